@@ -52,8 +52,8 @@
 //	7  SLURM_STEP_ID SLURM_PROCID SLURM_STEP_NUM_TASKS  TCP on the first host (srun --mpi=none)
 //	8  none                                             one rank, or ErrAlone
 //
-// The only rank of row 2, with PMI_SIZE=1, is a job of one rank without its launcher, so that any
-// number of programs may be it, as those of go test.
+// The only rank of row 2, with PMI_SIZE=1, or of row 3 is a job of one rank without its launcher,
+// so that any number of programs may be it, as those of go test.
 //
 // Row 7 meets at IBCONDUIT_ADDR, else on the first host of SLURM_STEP_NODELIST at the first of
 // SLURM_STEP_RESV_PORTS, else at a port made from the step's number.

@@ -33,6 +33,10 @@ func joinPMIx(ctx context.Context, opts Options) (backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w (does the launcher's PMIx fit this libpmix? %s names another, or IBCONDUIT_BOOTSTRAP=tcp and %s)", err, pmix.EnvLibrary, meetOverTCP)
 	}
+	if c.Size == 1 { // any number of programs may be this rank
+		_ = c.Close(ctx)
+		return newSelf(), nil
+	}
 	p := &pmixed{identity: identity{rank: c.Rank, size: c.Size, job: c.Namespace}, client: c, patience: opts.Timeout, event: eventTime, losses: make(chan Loss, c.Size), exit: os.Exit}
 	dead, found := context.WithCancelCause(context.Background())
 	p.dead = dead
@@ -64,13 +68,18 @@ func (p *pmixed) within(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-func (p *pmixed) exchange(ctx context.Context, blob []byte) ([][]byte, error) {
+func (p *pmixed) exchange(ctx context.Context, blob []byte) (blobs [][]byte, err error) {
 	ctx, done := p.within(ctx)
 	defer done()
 	if p.gen == 0 {
 		var cancel func()
 		ctx, cancel = firstWithin(ctx, p.patience)
 		defer cancel()
+		defer func() {
+			if errors.As(err, new(*pmix.StatusError)) && p.dead.Err() == nil {
+				err = fmt.Errorf("%w; or %w", err, errTaken)
+			}
+		}()
 	}
 	key := fmt.Sprintf("ibc.%d", p.gen)
 	p.gen++
@@ -80,9 +89,8 @@ func (p *pmixed) exchange(ctx context.Context, blob []byte) ([][]byte, error) {
 	if err := p.fence(ctx, true); err != nil {
 		return nil, err
 	}
-	blobs := make([][]byte, p.size)
+	blobs = make([][]byte, p.size)
 	for r := range blobs {
-		var err error
 		if blobs[r], err = p.client.Get(ctx, r, key); err != nil {
 			return nil, fmt.Errorf("blob of rank %d: %w", r, err)
 		}

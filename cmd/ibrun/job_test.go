@@ -115,7 +115,6 @@ func TestOutputGoesToFiles(t *testing.T) {
 	}
 }
 
-// A job that hangs is asked for its stacks, and who does not end is named.
 // A signal waits for as long as a process is stopped.
 func TestStoppedRanksTakeTheSignalsOfTheEnd(t *testing.T) {
 	const script = `trap "echo told; exit 0" TERM QUIT; test $IBCONDUIT_RANK = $FAILS && exit 3; kill -STOP $$; exec sleep 600`
@@ -134,6 +133,7 @@ func TestStoppedRanksTakeTheSignalsOfTheEnd(t *testing.T) {
 	}
 }
 
+// A job that hangs is asked for its stacks, and who does not end is named.
 func TestATimeoutAsksForStacks(t *testing.T) {
 	code, out, errs := finish(t, nil, "-n", "3", "--timeout", "1s", "--grace", "500ms", "bash", "-c",
 		`test $IBCONDUIT_RANK != 0 || exit 0; trap "echo stack; exit 2" QUIT; test $IBCONDUIT_RANK = 1 || trap "" QUIT; while :; do sleep 0.02; done`)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // job is an ibrun over the hosts of a cluster whose ranks have written their numbers.
@@ -138,6 +139,7 @@ func TestASecondInterruptKillsRanksOfHosts(t *testing.T) {
 	j := c.begin(2, `trap "echo >int.$IBCONDUIT_RANK once" INT; begun; while :; do sleep 0.02; done`, "-H", "a,b")
 	_ = j.cmd.Process.Signal(syscall.SIGINT)
 	j.made("int.0", "int.1")
+	time.Sleep(300 * time.Millisecond) // two that come at once are one
 	_ = j.cmd.Process.Signal(syscall.SIGINT)
 	if code := j.end(); code != 137 {
 		t.Errorf("code %d: %s", code, j.errs.String())
@@ -171,7 +173,7 @@ func TestIbrunIsInterruptedBeforeRanksStart(t *testing.T) {
 		want, says := 124, "; hosts that had not answered: "
 		if len(args) == 0 {
 			j.made("begun")
-			want, says = 130, "interrupt before all hosts had answered; awaited: b\n"
+			want, says = -1, "interrupt before all hosts had answered; awaited: b\n"
 			_ = j.cmd.Process.Signal(syscall.SIGINT)
 		}
 		if code := j.end(); code != want || !strings.Contains(j.errs.String(), says) {

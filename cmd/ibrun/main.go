@@ -79,7 +79,7 @@ func main() {
 	if len(os.Args) == 2 && os.Args[1] == "--agent" { // of another ibrun
 		os.Exit(launch.Agent(os.Stdin, os.Stdout))
 	}
-	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
 func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {

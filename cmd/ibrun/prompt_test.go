@@ -22,6 +22,7 @@ func answered(t *testing.T, until string, args ...string) (before, after string)
 	if err != nil {
 		t.Fatal(err)
 	}
+	cmd.Stderr = cmd.Stdout // as 2>&1
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -69,11 +70,13 @@ func TestAPromptIsNotKeptBack(t *testing.T) {
 
 // Rank 1 writes between the halves of a line of rank 0.
 func TestTextOfAnotherRankBeginsANewLine(t *testing.T) {
-	before, after := answered(t, "[0] half, ", "-n", "2", "--env", "D="+t.TempDir(), "sh", "-c",
-		`if test $IBCONDUIT_RANK = 0; then printf "half, "; while ! test -e $D/other; do sleep 0.01; done; sleep 0.3; echo whole
-		else `+goOn+`echo other; >$D/other; fi`)
-	if before+after != "[0] half, \n[1] other\n[0] whole\n" {
-		t.Errorf("%q", before+after)
+	for _, to := range []string{"1", "2"} {
+		before, after := answered(t, "[0] half, ", "-n", "2", "--env", "D="+t.TempDir(), "sh", "-c",
+			`if test $IBCONDUIT_RANK = 0; then printf "half, "; while ! test -e $D/other; do sleep 0.01; done; sleep 0.3; echo whole
+			else `+goOn+`echo other >&`+to+`; >$D/other; fi`)
+		if before+after != "[0] half, \n[1] other\n[0] whole\n" {
+			t.Errorf("to %s: %q", to, before+after)
+		}
 	}
 }
 

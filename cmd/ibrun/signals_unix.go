@@ -6,7 +6,19 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
+
+// exit ends ibrun, and by SIGINT itself where that ended a rank: a shell that had the interrupt as
+// well goes on with its loop, or script, after any other end. No signal ends process 1 of a
+// container.
+func exit(code int) {
+	if code == 128+int(syscall.SIGINT) && !signal.Ignored(syscall.SIGINT) && os.Getpid() > 1 {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
+		time.Sleep(time.Second) // another thread may have it
+	}
+	os.Exit(code)
+}
 
 // forwarded are the signals for the ranks. A hangup that was ignored when ibrun began is none
 // (nohup), nor is an interrupt (a script's background job): once it is asked for, the runtime

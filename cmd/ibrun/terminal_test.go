@@ -253,12 +253,35 @@ func TestAnInterruptOfIbrunReachesEachRankOnce(t *testing.T) {
 	x.interruptedOnce()
 }
 
+// pkill -f finds a program by its arguments.
+func TestPkillOfIbrunReachesRankZero(t *testing.T) {
+	x := newTerminal(t)
+	x.typed(`$IBRUN -n 1 sh -c 'echo $$ >$D/rank.0; echo $PPID >$D/ibrun; while :; do sleep 0.02; done'; echo code $?`)
+	pids := x.pids("rank.0", "ibrun")
+	children, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pids[1]))
+	for _, path := range children {
+		b, _ := os.ReadFile(path)
+		for _, pid := range numbers(t, string(b)) {
+			if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); pid != pids[0] && bytes.Contains(line, []byte("ibrun")) {
+				_ = syscall.Kill(pid, syscall.SIGTERM)
+			}
+		}
+	}
+	_ = syscall.Kill(pids[1], syscall.SIGTERM)
+	x.shows("code 143")
+}
+
+// Only a program that an interrupt has ended ends the shell's loop.
 func TestCtrlCEndsAJob(t *testing.T) {
 	x := newTerminal(t)
-	x.typed(`$IBRUN -n 2 sh -c 'echo $$ >$D/rank.$IBCONDUIT_RANK; sleep 600'; echo code $?`)
+	x.typed(`for i in 1 2; do $IBRUN -n 2 sh -c 'echo $$ >$D/rank.$IBCONDUIT_RANK; exec sleep 600'; echo af""ter; done`)
 	x.pids("rank.0", "rank.1")
 	x.key("\x03")
+	x.typed("echo co''de $?")
 	x.shows("code 130")
+	if strings.Contains(x.text(), "after") {
+		t.Error("the loop went on")
+	}
 }
 
 func TestStopAndContinueReachAllRanks(t *testing.T) {

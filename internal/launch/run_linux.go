@@ -23,7 +23,8 @@ type run struct {
 	ranks     []*rank
 	events    chan event // two for each rank, in order
 	blame     blame
-	ints      int // SIGINTs so far
+	ints      int                          // SIGINTs so far
+	asked     map[syscall.Signal]time.Time // when each was forwarded last
 	out, errs *sink
 	mu        sync.Mutex
 	files     []*sink // of Config.Output; guarded by mu
@@ -47,7 +48,7 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 	if err != nil {
 		return 126, err
 	}
-	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N), over: make(chan struct{})}
+	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N), over: make(chan struct{}), asked: map[syscall.Signal]time.Time{}}
 	r.giveUpOutput = sync.OnceFunc(func() { close(r.over) })
 	defer r.giveUpOutput()
 	r.out = &sink{w: cfg.Stdout, name: "standard output", report: cfg.Report, over: r.over}
@@ -161,11 +162,15 @@ func (r *run) endOutput() (err error) {
 	return err
 }
 
-// same: two writers that are surely one. Comparing may panic, as for structs
-// that hold slices; those are taken for different.
+// same: two writers that are surely one, as the files of a terminal are, and those of 2>&1.
+// Comparing may panic, as for structs that hold slices; those are taken for different.
 func same(a, b any) (equal bool) {
 	defer func() { _ = recover() }()
-	return a == b
+	f, _ := a.(*os.File)
+	g, _ := b.(*os.File)
+	one, err := f.Stat() // of nil it is an error
+	other, err2 := g.Stat()
+	return a == b || err == nil && err2 == nil && os.SameFile(one, other)
 }
 
 var errUnread = errors.New("launch: the rest of the output is lost: it is not read")
@@ -268,12 +273,22 @@ func stopped() *time.Timer {
 	return t
 }
 
+// onceTime: a signal that ends, and comes again within this time, is one still. timeout(1) signals
+// its child and then its group, and wrappers hand on what their group has received too.
+const onceTime = 200 * time.Millisecond
+
 // forward hands on a signal; the second SIGINT is for a job that ignores the
 // first.
 func (r *run) forward(s os.Signal) {
 	sig, ok := s.(syscall.Signal)
 	if !ok {
 		return
+	}
+	if sig == syscall.SIGINT || sig == syscall.SIGTERM {
+		if time.Since(r.asked[sig]) < onceTime {
+			return
+		}
+		r.asked[sig] = time.Now()
 	}
 	if sig == syscall.SIGINT {
 		if r.ints++; r.ints > 1 {

@@ -270,12 +270,27 @@ func TestSignalsAreForwardedToAllRanks(t *testing.T) {
 
 func TestSecondInterruptKills(t *testing.T) {
 	signals := make(chan os.Signal, 2)
-	ready := &trigger{want: 2, then: func() { signals <- syscall.SIGINT; signals <- syscall.SIGINT }}
+	ready := &trigger{want: 2, then: func() {
+		signals <- syscall.SIGINT
+		time.AfterFunc(2*onceTime, func() { signals <- syscall.SIGINT })
+	}}
 	r := sh(t, 2, `trap "" INT; echo ready; while :; do sleep 0.05; done`, func(c *Config) {
 		c.Signals, c.Stdout = signals, ready
 	})
 	if r.code != 137 || !strings.Contains(r.msg, "second interrupt") {
 		t.Errorf("%+v", r)
+	}
+}
+
+// As timeout(1) sends them.
+func TestASignalThatComesTwiceAtOnceIsOne(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		signals := make(chan os.Signal, 2)
+		ready := &trigger{want: 2, then: func() { signals <- sig; signals <- sig }}
+		script := `n=0; trap 'n=$((n+1))' INT TERM; echo ready; while test $n = 0; do sleep 0.05; done; sleep 0.1; exit $((10+n))`
+		if r := sh(t, 2, script, func(c *Config) { c.Signals, c.Stdout = signals, ready }); r.code != 11 {
+			t.Errorf("%v: %+v", sig, r)
+		}
 	}
 }
 

@@ -68,8 +68,9 @@ func stopSignals() []os.Signal {
 // what they write appears even after stty tostop, and what they read fails, where they would hang.
 var ignoredByOthers = []os.Signal{syscall.SIGTTIN, syscall.SIGTTOU}
 
-// echoName is argument 0 of a groupEcho.
-const echoName = "ibrun-echo"
+// echoName is argument 0 of a groupEcho. pkill -f ibrun must not find it: what that sends is not
+// for the group.
+const echoName = "signal-echo"
 
 // echoed are the signals that may be sent to a whole process group.
 var echoed = append([]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2}, stopping...)

@@ -3,7 +3,9 @@ package launchertest
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,6 +35,28 @@ func TestMpirunStartsAJobByPMIx(t *testing.T) {
 	}
 	r := run(t, nil, mpirun(t, "-n", "3", helloProgram(t))...)
 	r.want(t, 0, greeting(0, 3), greeting(1, 3), greeting(2, 3))
+}
+
+// The only rank of a job meets nobody, and any number of programs may be it.
+func TestMpirunAndRanksOfSeveralPrograms(t *testing.T) {
+	r := run(t, nil, mpirun(t, "-n", "1", "-x", roleVar+"=exchange", "bash", "-c", `"$0" && "$0" & "$0" && wait $!`, self(t))...)
+	r.want(t, 0)
+	if n := strings.Count(r.out, "of 1 by pmix (PMIX_RANK), 1 here"); n != 3 {
+		t.Errorf("%d programs joined, want 3", n)
+	}
+	for how, code := range map[string]int{"3": 3, "kill": 137, "abort": 7, "0": 0} {
+		run(t, nil, mpirun(t, "-n", "1", "-x", roleVar+"=barrier:0:"+how, self(t))...).want(t, code)
+	}
+}
+
+// Of another rank the second program succeeds or not, by chance: one that does not is told.
+func TestASecondProgramUnderPMIxIsTold(t *testing.T) {
+	lib := filepath.Join(t.TempDir(), "libpmix.so.2")
+	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-w", "-DREFUSES", "-o", lib, "../../bootstrap/pmix/testdata/fake.c").CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, out)
+	}
+	r := run(t, []string{"PMIX_RANK=0", "PMIX_NAMESPACE=fake.1", "IBCONDUIT_LIBPMIX=" + lib, roleVar + "=exchange"}, self(t))
+	r.want(t, exitError, "PMIx_Fence: OTHER (-33)", "another program of this rank has joined the job already")
 }
 
 // mpirun ends the job of a rank that ends badly; what it does not end fails by itself.

@@ -67,6 +67,9 @@ int PMIx_Fence(const proc *p, size_t np, const info *i, size_t n)
 		return -52;
 	}
 #endif
+#ifdef REFUSES
+	return -33;
+#endif
 #ifdef HANGS_IN_FENCE
 	pause();
 #endif
