@@ -50,8 +50,8 @@ type match struct {
 	theirs int64
 }
 
-// Run compares, and returns a series for each point. With an error these are of the rounds that were
-// finished before, if there are any.
+// Run compares, and returns a series for each point. With an error these are of the rounds that
+// were finished before, if there are any.
 func (c *MPI) Run(ctx context.Context) ([]*report.Series, error) {
 	dir, err := os.MkdirTemp("", "ibbench-mpi-")
 	if err != nil {

@@ -49,8 +49,8 @@ type contest struct {
 	silent bool           // only there to tell whether the machine is quiet
 }
 
-// Run compares, and returns a series for each point. With an error these are of the rounds that were
-// finished before, if there are any that count.
+// Run compares, and returns a series for each point. With an error these are of the rounds that
+// were finished before, if there are any that count.
 func (c *Comparison) Run(ctx context.Context) ([]*report.Series, error) {
 	all, err := c.contests()
 	if err != nil {
