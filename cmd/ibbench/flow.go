@@ -46,8 +46,8 @@ type flowRanks struct {
 
 // flowOutput are the flags that say how to report.
 type flowOutput struct {
-	Format string   `default:"text" enum:"text,json,csv" help:"Format on standard output: text, json or csv. Default: text."`
-	Output []string `short:"o" sep:"none" placeholder:"FILE" help:"Write the results to a file too, in the format of its suffix: .txt .json .csv, or as a plot: .svg. Repeatable."`
+	Format string   `default:"text" enum:"text,json,ndjson,csv,bench" help:"Format on standard output: text, json, ndjson, csv or bench (for benchstat). Default: text."`
+	Output []string `short:"o" sep:"none" placeholder:"FILE" help:"Write the results to a file too, in the format of its suffix: .txt .json .ndjson .csv .bench, or as a plot: .svg. Repeatable."`
 }
 
 // bytesFlag reads a flag that is a number of bytes.

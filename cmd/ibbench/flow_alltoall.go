@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/bench"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/transient"
 )
 
@@ -73,7 +75,27 @@ func (c *flowAllToAll) run(ctx context.Context, io streams) error {
 	if err := json.Unmarshal(results[0], &out.Points); err != nil {
 		return err
 	}
-	return c.write(io.out, &out, out.text, out.csv)
+	return c.write(io.out, &out)
+}
+
+func (o *allToAllReport) where() (ranks int, network string) { return o.Ranks, o.Fabric }
+
+func (o *allToAllReport) series() (all []*report.Series) {
+	for _, p := range o.Points {
+		for _, side := range o.Sides {
+			if p.Micros[side.Name] == 0 {
+				continue
+			}
+			s := flowSeries("alltoall", p.Size, plan.DefOp, "ns", report.Round3(1e3*p.Median[side.Name]), report.Round3(1e3*p.Micros[side.Name]),
+				report.Flow{Arm: side.Name, Counts: "bytes for each rank"})
+			for _, us := range p.Rounds[side.Name] {
+				ns := report.Round3(1e3 * us)
+				s.Rounds = append(s.Rounds, report.Figures{P50: ns, Mean: ns})
+			}
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 func (o *allToAllReport) text() string {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ibconduit/conduit/bench"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/chart"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/transient"
 )
 
@@ -48,6 +49,7 @@ type ftReport struct {
 	Kind       string  `json:"kind"` // flow-ft
 	Class      string  `json:"class"`
 	Ranks      int     `json:"ranks"`
+	Fabric     string  `json:"fabric"`
 	Iterations int     `json:"iterations"`
 	Ample      []ftRun `json:"ample"`            // each arm without a limit
 	Limits     []ftRun `json:"limits,omitempty"` // Table 3
@@ -126,7 +128,7 @@ func (c *flowFT) params(r ftRun, parts int) bench.FTParams {
 
 func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []int64, parts []int) (err error) {
 	t := newTerminal(io.err, c.Quiet)
-	out := ftReport{Kind: "flow-ft", Class: c.Class, Ranks: c.Ranks, Iterations: c.Iterations, Knee: map[string]int64{}}
+	out := ftReport{Kind: "flow-ft", Class: c.Class, Ranks: c.Ranks, Fabric: c.Fabric, Iterations: c.Iterations, Knee: map[string]int64{}}
 	end := time.Now().Add(c.Duration)
 	measure := func(to *[]ftRun, r ftRun, parts int, limit int64) error {
 		if time.Now().After(end) {
@@ -196,7 +198,17 @@ func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []
 		}
 	}
 	t.clear()
-	return c.write(io.out, &out, out.text, out.csv, out.svg)
+	return c.write(io.out, &out, out.svg)
+}
+
+func (o *ftReport) where() (ranks int, network string) { return o.Ranks, o.Fabric }
+
+func (o *ftReport) series() (all []*report.Series) {
+	for _, r := range slices.Concat(o.Ample, o.Limits, o.Parts) {
+		all = append(all, flowTime("ft", int64(r.Parts), r.Elapsed, o.Iterations,
+			report.Flow{Arm: r.Arm, Counts: "parts of a rank", Limit: r.Limit, Peak: r.Peak, Faults: r.Faults, Failed: r.Failed}))
+	}
+	return all
 }
 
 // around are 7 limits, from a step below the least knee to a step above the highest.

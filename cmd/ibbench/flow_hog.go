@@ -271,10 +271,7 @@ func (h *jacobiHog) text(b *strings.Builder) {
 	fmt.Fprintf(b, "\na hog of %s MiB in each group after %v; %d cubes along x; faces come %v late; ms of an iteration\n", mib(h.Bytes), h.Phase, h.Cubes, h.Latency)
 	fmt.Fprintf(b, "%-14s %12s %12s %20s %16s %12s %10s\n", "budget", "before", "with it", "5 s after it came", "begun with it", "iterations", "faults")
 	for _, r := range h.Rows {
-		name := r.Arm
-		if r.Tokens > 0 {
-			name = fmt.Sprintf("%d tokens", r.Tokens)
-		}
+		name := armName(r.Arm, r.Tokens)
 		if r.Failed != "" {
 			fmt.Fprintf(b, "%-14s %12s %s\n", name, failedCell(r.Failed), r.Failed)
 			continue

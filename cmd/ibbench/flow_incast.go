@@ -5,12 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/ibconduit/conduit/bench"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/transient"
 )
 
@@ -46,6 +49,7 @@ type incastRow struct {
 	Share  float64 `json:"share"` // of that with memory for all, the median of the rounds' ratios
 	Peak   int64   `json:"peak"`  // bytes of payloads that had memory at once, the most
 	Limit  int64   `json:"limit"`
+	rates  []float64
 }
 
 func (c *flowIncast) run(ctx context.Context, io streams) error {
@@ -97,9 +101,24 @@ func (c *flowIncast) run(ctx context.Context, io streams) error {
 	t.clear()
 	for i := range out.Rows {
 		row := &out.Rows[i]
+		row.rates = rates[row.Memory]
 		row.GBps, row.Share = middle(rates[row.Memory]), middle(shares[row.Memory])
 	}
-	return c.write(io.out, out, out.text, out.csv)
+	return c.write(io.out, out)
+}
+
+func (o *incastReport) where() (ranks int, network string) { return o.Ranks, o.Fabric }
+
+func (o *incastReport) series() (all []*report.Series) {
+	for _, r := range o.Rows {
+		s := flowSeries("incast", o.Size, plan.DefRate, "B/s", math.Round(1e9*r.GBps), math.Round(1e9*slices.Min(r.rates)),
+			report.Flow{Arm: "memory for " + r.memory(), Counts: "bytes of a payload", Limit: r.Limit, Peak: r.Peak})
+		for _, rate := range r.rates {
+			s.Rounds = append(s.Rounds, report.Figures{Mean: math.Round(1e9 * rate)})
+		}
+		all = append(all, s)
+	}
+	return all
 }
 
 func (c *flowIncast) params(memory int, size int64) bench.IncastParams {

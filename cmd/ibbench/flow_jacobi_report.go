@@ -5,7 +5,36 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 )
+
+func (o *jacobiReport) where() (ranks int, network string) { return o.Ranks, o.Fabric }
+
+func (o *jacobiReport) series() (all []*report.Series) {
+	for _, r := range slices.Concat(o.Runs, o.Sweep) {
+		all = append(all, flowTime("jacobi", int64(r.Cubes), r.Elapsed, o.Iterations,
+			report.Flow{Arm: armName(r.Arm, r.Tokens), Counts: "cubes along x", Limit: o.Limit, Peak: r.Peak, Faults: r.Faults, Failed: r.Failed}))
+	}
+	if o.Hog == nil {
+		return all
+	}
+	for _, r := range o.Hog.Rows {
+		f := report.Flow{Arm: armName(r.Arm, r.Tokens), Counts: "cubes along x", Limit: o.Limit, Failed: r.Failed}
+		all = append(all, flowTime("jacobi before a hog", int64(o.Hog.Cubes), r.Phase1, 1, f))
+		f.Faults = r.Faults
+		all = append(all, flowTime("jacobi with a hog", int64(o.Hog.Cubes), r.Phase2, 1, f))
+	}
+	return all
+}
+
+// armName is an arm with its tokens.
+func armName(arm string, tokens int) string {
+	if tokens > 0 {
+		return fmt.Sprintf("%d tokens", tokens)
+	}
+	return arm
+}
 
 func (o *jacobiReport) text() string {
 	var b strings.Builder

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
@@ -13,22 +14,30 @@ import (
 
 	"github.com/ibconduit/conduit/bench"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/memgroup"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/internal/rdmatest"
 )
 
-// flowJSON runs a command for JSON.
-func flowJSON[T any](t *testing.T, args ...string) (report T) {
+// flowJSON runs a command for JSON, and returns all that it found.
+func flowJSON[T any](t *testing.T, args ...string) (found T) {
 	t.Helper()
 	out, errs, code := ibbench(t, append([]string{"flow"}, append(args, "--format", "json", "-q")...)...)
 	if code != 0 || errs != "" {
 		t.Fatalf("%v: exit code %d, standard error %q", args, code, errs)
 	}
-	d := json.NewDecoder(strings.NewReader(out))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&report); err != nil {
-		t.Fatalf("%v: %v in %q", args, err, out)
+	decode := func(text []byte, to any) {
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.DisallowUnknownFields()
+		if err := d.Decode(to); err != nil {
+			t.Fatalf("%v: %v in %q", args, err, text)
+		}
 	}
-	return report
+	var all []*report.Series
+	if decode([]byte(out), &all); len(all) == 0 || all[0].Flow == nil {
+		t.Fatalf("%v: no series in %q", args, out)
+	}
+	decode(all[0].Flow.Report, &found)
+	return found
 }
 
 // grouped skips a test where no memory group can be made, unless the machine is known to allow it
@@ -159,6 +168,38 @@ func TestIncastPrintsItsTable(t *testing.T) {
 		if row.GBps <= 0 || row.Share <= 0 || row.Peak > row.Limit || row.Memory > 0 && row.Limit != int64(row.Memory)*8192 {
 			t.Errorf("%+v", row)
 		}
+	}
+}
+
+// What flow writes is read as all results are.
+func TestResultsOfFlowAreReported(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	run := func(args ...string) string {
+		t.Helper()
+		out, errs, code := ibbench(t, args...)
+		if code != 0 {
+			t.Fatalf("%v: exit code %d: %s", args, code, errs)
+		}
+		return out
+	}
+	run("flow", "jacobi", "--limit", "0", "--edge", "8", "--iterations", "2", "--arms", "normal,tokens", "--sizes", "2,3", "-q", "-o", file("jacobi.json"))
+	run("flow", "incast", "--memory", "1,4", "--size", "8K", "--payloads", "16", "--rounds", "4", "-q", "-o", file("incast.ndjson"), "-o", file("incast.bench"))
+	run("flow", "alltoall", "--quick", "-q", "-o", file("alltoall.json"))
+	run("flow", "ft", "--class", "S", "--limit", "0", "--parts-of", "2,4", "--iterations", "1", "-q", "-o", file("ft.json"))
+	run("report", file("jacobi.json"), file("incast.ndjson"), file("alltoall.json"), file("ft.json"), "-o", file("report.html"))
+	page, err := os.ReadFile(file("report.html"))
+	for _, want := range []string{"flow jacobi", "6 tokens", "flow incast", "memory for all", "flow alltoall", "pairwise", "flow ft", "us by cubes along x", "<svg"} {
+		if err != nil || !strings.Contains(string(page), want) {
+			t.Errorf("no %q in the report: %v", want, err)
+		}
+	}
+	if out := run("compare", file("incast.ndjson"), file("incast.ndjson")); strings.Count(out, "no difference") != 3 {
+		t.Errorf("a result compared with itself: %s", out)
+	}
+	lines, err := os.ReadFile(file("incast.bench"))
+	if err != nil || strings.Count(string(lines), "MB/s") != 3 || !strings.Contains(string(lines), "/arm=memory_for_all/") {
+		t.Errorf("%s: %v", lines, err)
 	}
 }
 

@@ -11,6 +11,11 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 )
 
 // failedCell is what a table has of a run that failed: killed, where the kernel ended it for want
@@ -22,27 +27,51 @@ func failedCell(why string) string {
 	return "**"
 }
 
+// flowReport is what a kernel found.
+type flowReport interface {
+	text() string             // its tables
+	csv() [][]string          // likewise
+	series() []*report.Series // its runs
+	where() (ranks int, network string)
+}
+
+// flowSeries is one run: of times those in ns, of a throughput bytes a second.
+func flowSeries(op string, size int64, definition, unit string, figure, least float64, f report.Flow) *report.Series {
+	s := &report.Series{Schema: report.Schema, Kind: report.KindFlow, Op: op, Size: size, Definition: definition,
+		Plan:   plan.Point{Kind: report.KindFlow, Op: op, Size: size, Depth: 1, Lanes: 1},
+		Result: report.Result{Unit: unit, P: map[string]float64{}}, Flow: &f}
+	if f.Failed == "" {
+		s.Result.Count, s.Result.Min, s.Result.Max, s.Result.Mean = 1, least, figure, figure
+		s.Result.P["50"] = figure
+	}
+	return s
+}
+
+// flowTime is a run that took so long for a number of iterations.
+func flowTime(op string, size int64, took time.Duration, iterations int, f report.Flow) *report.Series {
+	ns := report.Round3(float64(took) / float64(max(iterations, 1)))
+	return flowSeries(op, size, "iteration", "ns", ns, ns, f)
+}
+
 // write writes a report to standard output and to the files of -o, each in its format. svg draws
 // it, if there is such a function.
-func (c *flowOutput) write(out io.Writer, report any, text func() string, rows func() [][]string, svg ...func() string) error {
+func (c *flowOutput) write(out io.Writer, r flowReport, svg ...func() string) error {
 	to := func(w io.Writer, format string) error {
 		switch format {
-		case "json":
-			e := json.NewEncoder(w)
-			e.SetIndent("", "  ")
-			return e.Encode(report)
+		case "json", "ndjson", "bench":
+			return writeSeries(w, format, r)
 		case "csv":
-			return csv.NewWriter(w).WriteAll(rows())
+			return csv.NewWriter(w).WriteAll(r.csv())
 		case "svg":
 			if len(svg) > 0 {
 				_, err := io.WriteString(w, svg[0]())
 				return err
 			}
 		case "text", "txt":
-			_, err := io.WriteString(w, text())
+			_, err := io.WriteString(w, r.text())
 			return err
 		}
-		return usageError{fmt.Errorf("-o: no format %q; there are .txt, .json and .csv, and of some kernels .svg", format)}
+		return usageError{fmt.Errorf("-o: no format %q; there are .txt, .json, .ndjson, .csv and .bench, and of some kernels .svg", format)}
 	}
 	err := to(out, c.Format)
 	for _, name := range c.Output {
@@ -54,4 +83,25 @@ func (c *flowOutput) write(out io.Writer, report any, text func() string, rows f
 		err = errors.Join(err, os.WriteFile(name, text.Bytes(), 0o666))
 	}
 	return err
+}
+
+// writeSeries writes the runs as any other results. The first has all that was found.
+func writeSeries(to io.Writer, format string, r flowReport) error {
+	w, err := report.New(format, to, []float64{50})
+	if err != nil {
+		return err
+	}
+	env := measure.HostEnv(r.where())
+	for i, s := range r.series() {
+		s.Env = env
+		if i == 0 {
+			if s.Flow.Report, err = json.Marshal(r); err != nil {
+				return err
+			}
+		}
+		if err := w.Add(s); err != nil {
+			return err
+		}
+	}
+	return w.Close()
 }

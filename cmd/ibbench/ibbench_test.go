@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -387,8 +388,9 @@ func TestFlagsCanBeSetByVariables(t *testing.T) {
 
 func TestUnderALauncherOnlyRank0Prints(t *testing.T) {
 	out, errs, code := underLauncher(t, 2, "lat", "put", "--size", "8", "--iters", "50", "--fabric", "shm", "--format", "ndjson")
-	if code != 0 || errs != "" {
-		t.Fatalf("exit code %d, %q", code, errs)
+	said := slices.DeleteFunc(slices.Collect(strings.Lines(errs)), func(line string) bool { return strings.HasPrefix(line, "ibbench: after ") }) // progress, on a busy machine
+	if code != 0 || len(said) > 0 {
+		t.Fatalf("exit code %d, %q", code, said)
 	}
 	var s report.Series
 	if err := json.Unmarshal([]byte(out), &s); err != nil {

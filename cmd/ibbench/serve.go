@@ -26,6 +26,7 @@ const defaultPort = 18516
 // Times of meeting.
 const (
 	dialTime  = 20 * time.Second
+	busyTime  = 5 * time.Second      // in which a server finds out that its client has gone
 	foreverIs = 365 * 24 * time.Hour // that a server waits for the next client
 )
 
@@ -100,6 +101,12 @@ func meet(ctx context.Context, rank int, addr, listen, secret string, timeout ti
 
 // secrets are the variables that say who may join.
 var secrets = []string{"IBCONDUIT_SECRET", "IBCONDUIT_SECRET_FILE", "IBCONDUIT_INSECURE"}
+
+// busy reports whether the server has another client, or had one a moment ago.
+func busy(err error) bool {
+	var refused *bootstrap.JoinError
+	return errors.As(err, &refused) && refused.Reason == bootstrap.ReasonStarted
+}
 
 // swapped has the ranks the other way round: who asks for a measurement leads it, though it is the
 // other one that listens.
@@ -220,6 +227,13 @@ func (c *common) ask(ctx context.Context, host string, p *plan.Plan, fabrics []s
 	addr := net.JoinHostPort(h, port)
 	events.Progress("meeting ibbench serve at " + addr)
 	boot, err := meet(ctx, 1, addr, "", "", dialTime)
+	for began := time.Now(); busy(err) && time.Since(began) < busyTime && ctx.Err() == nil; {
+		time.Sleep(100 * time.Millisecond)
+		boot, err = meet(ctx, 1, addr, "", "", dialTime)
+	}
+	if busy(err) {
+		err = fmt.Errorf("it measures for another client: %w", err)
+	}
 	if err != nil {
 		return fmt.Errorf("ibbench serve at %s: %w", addr, err)
 	}

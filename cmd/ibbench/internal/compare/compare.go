@@ -85,6 +85,10 @@ func point(s *report.Series) string {
 	add(!join, "size %d", s.Size)
 	add(join, "segment %d", p.Segment)
 	add(s.Cache != nil, "cache %s", sideOf(s))
+	if f := s.Flow; f != nil {
+		add(true, "%s", f.Arm)
+		add(f.Limit > 0, "limit %d", f.Limit)
+	}
 	throughput := p.Kind == plan.BW || p.Kind == plan.Rate
 	add(p.Depth > 1 || throughput, "depth %d", p.Depth)
 	add(p.Lanes > 1 || throughput, "lanes %d", p.Lanes)

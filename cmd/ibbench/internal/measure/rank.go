@@ -145,6 +145,13 @@ func (s *session) introduce(ctx context.Context, boot bootstrap.Bootstrap) (*rep
 	return newEnv(facts, boot.Name()), nil
 }
 
+// HostEnv is the environment of ranks that are started on this host.
+func HostEnv(ranks int, network string) *report.Env {
+	e := newEnv(slices.Repeat([]machine.Facts{machine.Local()}, ranks), "ibbench")
+	e.Fabric, e.ClockNS = network, report.Round3(ClockCost())
+	return e
+}
+
 // newEnv is what the facts of all ranks say.
 func newEnv(facts []machine.Facts, launcher string) *report.Env {
 	hosts := make(map[string]bool)

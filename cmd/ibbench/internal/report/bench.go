@@ -23,6 +23,9 @@ func (b *bench) Add(s *Series) error {
 			return err
 		}
 	}
+	if s.Flow != nil && s.Flow.Failed != "" {
+		return nil
+	}
 	if s.MPI != nil {
 		if err := b.line(s, "/impl=conduit", &s.Result); err != nil {
 			return err
@@ -54,6 +57,8 @@ func (b *bench) line(s *Series, impl string, r *Result) error {
 			name += "/variant=" + s.Plan.Variant
 		}
 		name += "/cache=" + s.Cache.Side
+	case s.Flow != nil:
+		name += fmt.Sprintf("/arm=%s/limit=%d", strings.ReplaceAll(s.Flow.Arm, " ", "_"), s.Flow.Limit)
 	case s.Heap != nil:
 		name += fmt.Sprintf("/live=%d", s.Plan.Live)
 	case s.Kind == plan.Coll || s.Join != nil:

@@ -96,6 +96,14 @@ func (t *table) row(s *Series) (names, values []string) {
 		number("join", j.Join)
 		number("barrier", j.Barrier)
 	}
+	if f := s.Flow; f != nil {
+		add("arm", f.Arm)
+		add("counts", f.Counts)
+		integer("limit", f.Limit)
+		integer("peak", f.Peak)
+		integer("faults", f.Faults)
+		add("failed", f.Failed)
+	}
 	if s.Cache != nil {
 		t.cache(s, add, number, integer)
 	}

@@ -136,6 +136,13 @@ func (x *Section) table() {
 			}
 			return strings.TrimSpace(s.Op+" "+s.Plan.Variant) + ", cache " + s.Cache.Side
 		}, ""},
+		{"memory of messages", func(s *Series) string {
+			if s.Flow == nil {
+				return ""
+			}
+			return s.Flow.Arm
+		}, ""},
+		{"limit, MiB", func(s *Series) string { return s.Flow.limit() }, ""},
 		{x.sizeUnit(), func(s *Series) string { return s.sizeText() }, "-"},
 		{"depth", func(s *Series) string { return fmt.Sprint(s.Plan.Depth) }, "1"},
 		{"lanes", func(s *Series) string { return fmt.Sprint(s.Plan.Lanes) }, "1"},
@@ -197,6 +204,18 @@ func (x *Section) table() {
 				return ""
 			}
 			return fmt.Sprintf("%.2f: %s", s.Goal.Ratio, s.Goal.Verdict)
+		}, ""},
+		{"major faults", func(s *Series) string {
+			if s.Flow == nil {
+				return ""
+			}
+			return fmt.Sprint(s.Flow.Faults)
+		}, "0"},
+		{"failed", func(s *Series) string {
+			if s.Flow == nil {
+				return ""
+			}
+			return s.Flow.Failed
 		}, ""},
 		{"errors", func(s *Series) string { return fmt.Sprint(s.Result.Errors) }, "0"},
 	}...)
@@ -308,6 +327,10 @@ func (x *Section) draw() {
 	if first.Cache != nil {
 		return // kernels of different sizes have no common axis: the table has their ratios
 	}
+	if first.Flow != nil {
+		x.flow()
+		return
+	}
 	if first.Result.Unit == "ns" {
 		if x.sizes() > 1 {
 			add("latency", x.latency(name))
@@ -332,8 +355,11 @@ func (x *Section) draw() {
 
 // sizeUnit heads the column of sizes.
 func (x *Section) sizeUnit() string {
-	if x.series[0].Join != nil {
+	switch first := x.series[0]; {
+	case first.Join != nil:
 		return "ranks"
+	case first.Flow != nil:
+		return first.Flow.Counts
 	}
 	return "size"
 }

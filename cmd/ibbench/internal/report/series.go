@@ -38,6 +38,7 @@ type Series struct {
 	AM         *AM           `json:"am,omitempty"`
 	Heap       *Heap         `json:"heap,omitempty"`
 	Join       *Join         `json:"join,omitempty"`
+	Flow       *Flow         `json:"flow,omitempty"`
 	Cache      *Cache        `json:"cache,omitempty"`
 	Sizes      *Sizes        `json:"cache_sizes,omitempty"`
 	MPI        *MPI          `json:"mpi,omitempty"`

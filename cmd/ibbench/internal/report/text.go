@@ -129,6 +129,9 @@ func header(s *Series) string {
 	if s.Join != nil {
 		return joinHeader(s, parts)
 	}
+	if s.Flow != nil {
+		return flowHeader(s, parts)
+	}
 	parts = append(parts, e.From+" -> "+e.To)
 	if e.Ranks > 2 {
 		parts = append(parts, fmt.Sprintf("%d ranks", e.Ranks))
@@ -188,6 +191,8 @@ func (t *text) columns(s *Series) string {
 		return t.heapColumns()
 	case s.Join != nil:
 		return joinColumns()
+	case s.Flow != nil:
+		return flowColumns()
 	case s.Cache != nil:
 		return t.cacheColumns()
 	case s.Kind == plan.Coll:
@@ -221,6 +226,8 @@ func (t *text) row(s *Series) string {
 		return t.heapRow(s)
 	case s.Join != nil:
 		return joinRow(s)
+	case s.Flow != nil:
+		return flowRow(s)
 	case s.Cache != nil:
 		return t.cacheRow(s)
 	case s.Kind == plan.Coll:

@@ -1,0 +1,130 @@
+package report
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/chart"
+)
+
+// KindFlow is the kind of a run of ibbench flow.
+const KindFlow = "flow"
+
+// Flow is what a run of a kernel of ibbench flow says beside its Result: with what memory of
+// messages it ran, and what became of it.
+type Flow struct {
+	Arm    string `json:"arm"`              // what the memory of messages is held to, or the way of an all-to-all
+	Counts string `json:"counts"`           // what Size is a number of
+	Limit  int64  `json:"limit,omitempty"`  // bytes of a rank's memory group, of incast of the receiver's budget; 0: none
+	Peak   int64  `json:"peak,omitempty"`   // bytes of messages' data that had memory at once, the most on a rank
+	Faults int64  `json:"faults"`           // major ones, of all ranks; -1: not known
+	Failed string `json:"failed,omitempty"` // why there are no figures
+
+	// Report is all that the command found, with its first series.
+	Report json.RawMessage `json:"report,omitempty"`
+}
+
+func flowHeader(s *Series, parts []string) string {
+	host, _, _ := strings.Cut(s.Env.From, " ")
+	return strings.Join(append(parts, "on "+host, fmt.Sprintf("%d ranks", s.Env.Ranks), "sizes in "+s.Flow.Counts, s.Definition), ", ")
+}
+
+// flowColumns and flowRow must agree.
+func flowColumns() string {
+	return fmt.Sprintf("%-20s %10s %10s %12s %10s %10s  %s", "memory of messages", "size", "limit MiB", "figure", "faults", "peak KiB", "unit")
+}
+
+func flowRow(s *Series) string {
+	f := s.Flow
+	figure := mega(s.Result.Mean)
+	switch {
+	case f.Failed != "":
+		figure = "-"
+	case s.Result.Unit == "ns":
+		figure = micros(s.Result.Mean)
+	}
+	return fmt.Sprintf("%-20s %10d %10s %12s %10d %10d  %s", f.Arm, s.Size, f.limit(), figure, f.Faults, f.Peak>>10, shownUnit(s.Result.Unit))
+}
+
+// limit in MiB.
+func (f *Flow) limit() string {
+	if f == nil || f.Limit == 0 {
+		return ""
+	}
+	return plain(Round3(float64(f.Limit) / (1 << 20)))
+}
+
+// flow draws figures and faults against size, and against the limit of memory, where these vary.
+func (x *Section) flow() {
+	unit := shownUnit(x.series[0].Result.Unit)
+	figure := func(s *Series) float64 {
+		if unit == "us" {
+			return s.Result.Mean / 1e3
+		}
+		return s.Result.Mean / 1e6
+	}
+	size := func(s *Series) float64 { return float64(s.Size) }
+	limit := func(s *Series) float64 { return float64(s.Flow.Limit) / (1 << 20) }
+	faults := func(s *Series) float64 { return float64(s.Flow.Faults) }
+	by := x.series[0].Flow.Counts
+	for _, p := range []struct {
+		name, x, y string
+		of, fixed  func(*Series) float64
+		value      func(*Series) float64
+	}{
+		{"size", by, unit, size, limit, figure},
+		{"faults", by, "major faults", size, limit, faults},
+		{"limit", "limit, MiB", unit, limit, size, figure},
+		{"limit-faults", "limit, MiB", "major faults", limit, size, faults},
+	} {
+		c := &chart.Chart{Title: x.series[0].Op + ": " + p.y + " by " + p.x, X: p.x, Y: p.y}
+		c.Lines = x.curves(p.of, p.fixed, p.value)
+		if len(c.Lines) == 0 {
+			continue
+		}
+		c.LogX = !slices.ContainsFunc(c.Lines, func(l chart.Line) bool { return l.Points[len(l.Points)-1].X < 100*l.Points[0].X })
+		x.Pictures = append(x.Pictures, Picture{x.ID + "-" + p.name, c})
+	}
+}
+
+// curves are lines of several points, one for each kind of memory and each value of what is fixed,
+// unless all of their values are 0.
+func (x *Section) curves(of, fixed, value func(*Series) float64) []chart.Line {
+	type curve struct {
+		arm   string
+		fixed float64
+	}
+	points := make(map[curve][]chart.Point)
+	var order []curve
+	for _, s := range x.series {
+		if s.Flow.Failed != "" {
+			continue
+		}
+		k := curve{s.Flow.Arm, fixed(s)}
+		if points[k] == nil {
+			order = append(order, k)
+		}
+		if !slices.ContainsFunc(points[k], func(p chart.Point) bool { return p.X == of(s) }) {
+			points[k] = append(points[k], chart.Point{X: of(s), Y: value(s)})
+		}
+	}
+	order = slices.DeleteFunc(order, func(k curve) bool { return len(points[k]) < 2 })
+	var lines []chart.Line
+	says := false
+	for _, k := range order {
+		slices.SortFunc(points[k], func(a, b chart.Point) int { return cmp.Compare(a.X, b.X) })
+		says = says || slices.ContainsFunc(points[k], func(p chart.Point) bool { return p.Y > 0 })
+		name := k.arm
+		if slices.ContainsFunc(order, func(o curve) bool { return o.arm == k.arm && o.fixed != k.fixed }) {
+			name += ", " + plain(Round3(k.fixed))
+		}
+		lines = append(lines, chart.Line{Name: name, Points: points[k]})
+	}
+	if !says {
+		return nil
+	}
+	return lines
+}
