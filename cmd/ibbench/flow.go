@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -18,7 +19,17 @@ type flowCmd struct {
 
 // kernel returns the command of a kernel.
 func (c *flowCmd) kernel(name string) command {
-	return map[string]command{"jacobi": &c.Jacobi, "ft": &c.FT, "alltoall": &c.AllToAll, "incast": &c.Incast, "hog": &c.Hog}[name]
+	return map[string]command{"jacobi": starter{&c.Jacobi}, "ft": starter{&c.FT}, "alltoall": starter{&c.AllToAll}, "incast": starter{&c.Incast}, "hog": &c.Hog}[name]
+}
+
+// starter is a kernel that starts its ranks.
+type starter struct{ command }
+
+func (s starter) run(ctx context.Context, io streams) error {
+	if err := io.alone(ctx, "flow starts its ranks on this machine"); err != nil {
+		return err
+	}
+	return s.command.run(ctx, io)
 }
 
 // flowRanks are the flags of kernels that run in jobs of ranks.

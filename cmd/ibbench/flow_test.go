@@ -230,6 +230,10 @@ func TestNonsenseOfFlowIsRefused(t *testing.T) {
 			t.Errorf("%s: exit code %d, %q; want %q", args, code, errs, want)
 		}
 	}
+	_, errs, code := underLauncher(t, 2, "flow", "incast", "--quick", "-q")
+	if code != exitUsage || !strings.Contains(errs, "run it without a launcher") {
+		t.Errorf("under a launcher: exit code %d: %s", code, errs)
+	}
 }
 
 func TestIterationsAreOfThePhaseTheyEndIn(t *testing.T) {

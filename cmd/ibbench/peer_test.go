@@ -98,6 +98,27 @@ func TestUCXIsComparedInTheSameRounds(t *testing.T) {
 	}
 }
 
+// The peer fails in the third round, and in its two repetitions.
+func TestRoundsBeforeAFailureAreReported(t *testing.T) {
+	dir, results := recorded(t), filepath.Join(t.TempDir(), "r.json")
+	tool := filepath.Join(dir, "ucx_perftest")
+	real, err := os.ReadFile(tool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(tool+".n", []byte("0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	script(t, dir, "ucx_perftest", `read n <"$0.n"; echo $((n+1)) >"$0.n"; [ $n -lt 4 ] || exit 7`+strings.TrimPrefix(string(real), "#!/bin/sh"))
+	_, errs, code := withPath(t, dir, "lat", "put", "--size", "8", "--iters", "200", "--fabric", "shm", "--peer", "ucx", "-q", "-o", results)
+	if code != exitSetup || !strings.Contains(errs, "round 5: ") || !strings.Contains(errs, "exit status 7") {
+		t.Errorf("exit code %d: %s", code, errs)
+	}
+	if all, err := report.Read(results); err != nil || len(all) != 1 || len(all[0].Perftest.Rounds) != 2 {
+		t.Errorf("%d series, %v", len(all), err)
+	}
+}
+
 func TestARateIsSetAgainstMessagesASecond(t *testing.T) {
 	out, errs, code := withPath(t, recorded(t), "rate", "put", "--iters", "2000", "--fabric", "shm", "--peer", "ucx", "--rounds", "2", "-q", "--assert", "rate>0x")
 	if code != 0 || !strings.Contains(out, "98.00") || !strings.Contains(out, "Mop/s") { // 98002657 a second

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -53,11 +54,16 @@ func (c *runCmd) run(ctx context.Context, io streams) error {
 	if err := io.alone(ctx, "run starts one measurement after the other, and a launcher's ranks can join once"); err != nil {
 		return err
 	}
+	if err := os.Setenv("IBCONDUIT_BOOTSTRAP", "self"); err != nil { // nor does its only rank join again
+		return err
+	}
 	code := exitOK
 	for i, m := range all {
 		line := "ibbench " + strings.Join(m.args, " ")
 		if c.Check {
-			fmt.Fprintln(io.out, line)
+			if _, err := fmt.Fprintln(io.out, line); err != nil {
+				return err
+			}
 			continue
 		}
 		if !c.Quiet {
@@ -251,6 +257,7 @@ func (m *planned) claim(files map[string]int, flags map[string]*kong.Flag) error
 		if !ok || flags["output"] == nil {
 			continue
 		}
+		path = filepath.Clean(path)
 		if line := files[path]; line != 0 {
 			return planfile.At(m.Line, "%s would be overwritten: the measurement of line %d writes it, too; give each a file, ibbench report takes several", path, line)
 		}

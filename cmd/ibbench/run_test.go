@@ -98,6 +98,8 @@ func TestWrongPlansAreRefusedWithTheirLine(t *testing.T) {
 		"[[measure]]\ncommand = 'perftest rate'\nrounds = 0\n":                `line 9: --rounds 0`,
 		"[[measure]]\ncommand = 'lat put'\npct = 200\n":                       `line 9: --pct`,
 		"[[measure]]\ncommand = 'lat put'\noutput = 'first.json'\n":           `line 7: first.json would be overwritten: the measurement of line 1`,
+		"[[measure]]\ncommand = 'lat put'\noutput = './first.json'\n":         `line 7: first.json would be overwritten: the measurement of line 1`,
+		"[[measure]]\ncommand = 'lat put -o first.json'\n":                    `line 7: -o in the command: flags are keys of a measurement`,
 		"[[measure]]\ncommand = 'lat put'\noutput = 'first.frob'\n":           `line 7: -o first.frob: the suffix says the format`,
 		"[[measure]]\ncommand = 'coll bcast'\npeer = 'mpi'\nmetrics = ':0'\n": `line 9: --metrics`,
 	} {
@@ -110,4 +112,20 @@ func TestWrongPlansAreRefusedWithTheirLine(t *testing.T) {
 		}
 	}
 	exits(t, nil, []exit{{"run", 2, "ibbench run --example"}, {"run /nowhere.toml", 2, "/nowhere.toml"}})
+}
+
+// A launcher's only rank is as good as none; but it can join once only.
+func TestTheOnlyRankOfALauncherRunsAPlan(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "plan.toml")
+	if err := os.WriteFile(path, []byte(strings.Replace(twoLines, `"p50<1ns", `, "", 1)+"[[measure]]\ncommand = 'join'\nranks = 2\nrounds = 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, errs, code := underLauncher(t, 1, "run", path)
+	if code != 0 || !strings.Contains(out, "lat amo, fabric shm") || !strings.Contains(out, "join job, fabric shm") {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+	_, errs, code = underLauncher(t, 2, "run", path)
+	if code != exitUsage || !strings.Contains(errs, "run it without a launcher") {
+		t.Errorf("two ranks: exit code %d: %s", code, errs)
+	}
 }

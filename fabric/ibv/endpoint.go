@@ -190,6 +190,7 @@ func (p *endpoint) build() (err error) {
 func (p *endpoint) assemble() (err error) {
 	n, l, lkey := p.n, &p.layout, p.mr.LKey()
 	out, d, c := &p.out, &p.datagrams, &p.conns
+	out.tx.wake = p.Wake
 	out.core, out.lkey, out.inline = &p.core, lkey, min(n.inline, p.cfg.SlotSize) // what Connect found
 	out.bufs.init(p.cfg, p.mem[l.send:l.in], l.stride)
 	d.n, d.num, d.tx, d.lkey, d.inMem, d.outMem = n, p.num, &out.tx, lkey, p.mem[l.in:l.out], p.mem[l.out:]

@@ -351,6 +351,7 @@ func (o *messages) ring(want int) int {
 func (o *messages) lose(err error) {
 	if o.lost == nil {
 		o.look.Store(true)
+		o.tx.wake()
 		o.lost = fmt.Errorf("ibv: endpoint %d is lost: %w", o.num, err)
 		o.n.log.Warn("ibv: an endpoint is lost", "endpoint", o.num, "err", err)
 	}

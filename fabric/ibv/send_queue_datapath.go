@@ -53,6 +53,7 @@ const (
 // flight.
 type sender struct {
 	owner sendOwner
+	wake  func() // the owner, which may sleep: a refused post makes no completion; nil: it never does
 	bell  *verbs.Doorbell
 	chain *verbs.SendChain
 
@@ -322,6 +323,9 @@ func (s *sender) refused(err error, runs ...run) error {
 			return why
 		default:
 			s.fail(r.queue, why)
+			if s.wake != nil {
+				s.wake()
+			}
 		}
 	}
 	return nil

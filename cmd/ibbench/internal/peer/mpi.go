@@ -50,7 +50,8 @@ type match struct {
 	theirs int64
 }
 
-// Run compares, and returns a series for each point.
+// Run compares, and returns a series for each point. With an error these are of the rounds that
+// were finished before, if there are any.
 func (c *MPI) Run(ctx context.Context) ([]*report.Series, error) {
 	dir, err := os.MkdirTemp("", "ibbench-mpi-")
 	if err != nil {
@@ -63,16 +64,20 @@ func (c *MPI) Run(ctx context.Context) ([]*report.Series, error) {
 	all := make([]match, len(c.Plan.Points))
 	for n := range c.Rounds {
 		c.Say(fmt.Sprintf("round %d of %d", n+1, c.Rounds))
-		if err := c.round(ctx, all, n%2 == 1); err != nil {
-			return nil, fmt.Errorf("round %d: %w", n+1, err)
+		if err = c.round(ctx, all, n%2 == 1); err != nil {
+			err = fmt.Errorf("round %d: %w", n+1, err)
+			break
 		}
 	}
-	version := mpiVersion(ctx, c.mpirun)
+	if len(all[0].rounds) == 0 {
+		return nil, err
+	}
+	version := mpiVersion(context.WithoutCancel(ctx), c.mpirun)
 	var out []*report.Series
 	for i := range all {
 		out = append(out, c.report(&all[i], version))
 	}
-	return out, nil
+	return out, err
 }
 
 // build compiles the program. MPICH, which may be installed too, has programs of the same names

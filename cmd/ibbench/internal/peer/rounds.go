@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,8 @@ type contest struct {
 	silent bool           // only there to tell whether the machine is quiet
 }
 
-// Run compares, and returns a series for each point.
+// Run compares, and returns a series for each point. With an error these are of the rounds that
+// were finished before, if there are any that count.
 func (c *Comparison) Run(ctx context.Context) ([]*report.Series, error) {
 	all, err := c.contests()
 	if err != nil {
@@ -56,12 +58,10 @@ func (c *Comparison) Run(ctx context.Context) ([]*report.Series, error) {
 	}
 	quiet := all[slices.IndexFunc(all, func(x *contest) bool { return c.judges(x.point) })]
 	kept, err := c.rounds(ctx, all, quiet)
-	if err != nil {
-		return nil, err
-	}
 	if count(kept) == 0 {
-		return nil, errors.New("no round can be used: other programs take the processors; try again on a quiet machine")
+		return nil, cmp.Or(err, errors.New("no round can be used: other programs take the processors; try again on a quiet machine"))
 	}
+	ctx = context.WithoutCancel(ctx) // after an interrupt, too
 	version, of := peers[c.Peer].version(ctx, quiet.pair.Path), ""
 	if c.UCX {
 		of = ucxVersion(ctx, "")
@@ -80,7 +80,7 @@ func (c *Comparison) Run(ctx context.Context) ([]*report.Series, error) {
 		}
 		out = append(out, s)
 	}
-	return out, nil
+	return out, err
 }
 
 // rounds measures until enough of them count, and says which do.
@@ -105,7 +105,7 @@ func (c *Comparison) rounds(ctx context.Context, all []*contest, quiet *contest)
 		case ctx.Err() == nil && late && count(kept) > 0:
 			return kept, nil // the time is over: what is not finished does not count
 		case late || failures == 2:
-			return nil, fmt.Errorf("round %d: %w", n+1, err)
+			return kept, fmt.Errorf("round %d: %w", n+1, err)
 		default:
 			failures++
 			c.Say(fmt.Sprintf("round %d failed and is repeated: %v", n+1, err))

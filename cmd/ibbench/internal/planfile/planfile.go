@@ -92,6 +92,9 @@ func Parse(text []byte) (*Plan, error) {
 		if len(s.Command) == 0 {
 			return nil, At(s.Line, `this measurement has no command, such as command = "lat put"`)
 		}
+		if i := slices.IndexFunc(s.Command, func(w string) bool { return strings.HasPrefix(w, "-") }); i >= 0 {
+			return nil, At(s.Line, "%s in the command: flags are keys of a measurement, without dashes", s.Command[i])
+		}
 	}
 	if len(r.plan.Steps) == 0 {
 		return nil, At(0, "there is no [[measure]] in it: nothing to do")

@@ -27,20 +27,21 @@ func TestKeysHaveTheirLinesAndValues(t *testing.T) {
 
 func TestErrorsSayWhichLineIsWrong(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                 "there is no [[measure]] in it: nothing to do",
-		"[common]\nfabric = \"shm\"\n":     "there is no [[measure]] in it: nothing to do",
-		"\n\n[[measur]]\n":                 `line 3: unknown table "measur"; the nearest is "measure"`,
-		"[comon]\n":                        `line 1: unknown table "comon"; the nearest is "common"`,
-		"[measure]\n":                      "line 1: want [common] and [[measure]], a table for each measurement",
-		"[[common]]\n":                     "line 1: want [common] and [[measure]], a table for each measurement",
-		"fabric = 'shm'\n":                 "line 1: fabric stands above all tables; what all measurements have in common goes below [common]",
-		"[common]\ncommand = 'lat'\n":      "line 2: command belongs to a [[measure]]",
-		"[[measure]]\n\n[[measure]]\n":     `line 1: this measurement has no command, such as command = "lat put"`,
-		"[[measure]]\ncommand = ''\n":      `line 1: this measurement has no command, such as command = "lat put"`,
-		"[[measure]]\nsizes = []\n":        "line 2: sizes: an empty list",
-		"[[measure]]\nsizes = [[8]]\n":     "line 2: sizes: a list in a list",
-		"[[measure]]\nwhen = 2026-01-02\n": `line 2: when: want a text, a number, true, false, or a list of them; a time is a text, as "300ms"`,
-		"[[measure]]\nfor = { a = 1 }\n":   `line 2: for: want a text, a number, true, false, or a list of them; a time is a text, as "300ms"`,
+		"":                                    "there is no [[measure]] in it: nothing to do",
+		"[common]\nfabric = \"shm\"\n":        "there is no [[measure]] in it: nothing to do",
+		"\n\n[[measur]]\n":                    `line 3: unknown table "measur"; the nearest is "measure"`,
+		"[comon]\n":                           `line 1: unknown table "comon"; the nearest is "common"`,
+		"[measure]\n":                         "line 1: want [common] and [[measure]], a table for each measurement",
+		"[[common]]\n":                        "line 1: want [common] and [[measure]], a table for each measurement",
+		"fabric = 'shm'\n":                    "line 1: fabric stands above all tables; what all measurements have in common goes below [common]",
+		"[common]\ncommand = 'lat'\n":         "line 2: command belongs to a [[measure]]",
+		"[[measure]]\n\n[[measure]]\n":        `line 1: this measurement has no command, such as command = "lat put"`,
+		"[[measure]]\ncommand = ''\n":         `line 1: this measurement has no command, such as command = "lat put"`,
+		"[[measure]]\ncommand = 'lat -o x'\n": "line 1: -o in the command: flags are keys of a measurement, without dashes",
+		"[[measure]]\nsizes = []\n":           "line 2: sizes: an empty list",
+		"[[measure]]\nsizes = [[8]]\n":        "line 2: sizes: a list in a list",
+		"[[measure]]\nwhen = 2026-01-02\n":    `line 2: when: want a text, a number, true, false, or a list of them; a time is a text, as "300ms"`,
+		"[[measure]]\nfor = { a = 1 }\n":      `line 2: for: want a text, a number, true, false, or a list of them; a time is a text, as "300ms"`,
 	} {
 		_, err := Parse([]byte(text))
 		if at := new(Error); !errors.As(err, &at) || err.Error() != want {
