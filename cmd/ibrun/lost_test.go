@@ -173,7 +173,7 @@ func TestIbrunIsInterruptedBeforeRanksStart(t *testing.T) {
 		want, says := 124, "; hosts that had not answered: "
 		if len(args) == 0 {
 			j.made("begun")
-			want, says = -1, "interrupt before all hosts had answered; awaited: b\n"
+			want, says = 130, "interrupt before all hosts had answered; awaited: b\n"
 			_ = j.cmd.Process.Signal(syscall.SIGINT)
 		}
 		if code := j.end(); code != want || !strings.Contains(j.errs.String(), says) {

@@ -344,8 +344,8 @@ func started(t *testing.T, pids int, args ...string) (*exec.Cmd, *bytes.Buffer, 
 	return cmd, errs, w.numbers(t)
 }
 
-// endWith ends an ibrun that started by a signal: it exits with the code, -1 where a signal ends
-// it too, and the words, and the processes whose pids it has printed are gone.
+// endWith ends an ibrun that started by a signal: it exits with the code and the words, and the
+// processes whose pids it has printed are gone.
 func endWith(t *testing.T, sig syscall.Signal, code int, words string, pids int, args ...string) {
 	t.Helper()
 	cmd, errs, all := started(t, pids, args...)
@@ -370,8 +370,8 @@ func TestKillingIbrunAlsoEndsAJobInsideTheJob(t *testing.T) {
 	}
 }
 
-func TestInterruptReachesTheRanksAndEndsIbrun(t *testing.T) {
-	endWith(t, syscall.SIGINT, -1, "signal: interrupt", 2, "-n", "2", "--no-prefix", "sh", "-c", "echo $$; exec sleep 60")
+func TestInterruptReachesTheRanksAndSetsTheCode(t *testing.T) {
+	endWith(t, syscall.SIGINT, 130, "signal: interrupt", 2, "-n", "2", "--no-prefix", "sh", "-c", "echo $$; exec sleep 60")
 }
 
 // Of signals that wait together the lower number comes first: SIGHUP is 1.

@@ -46,7 +46,7 @@ func messages() int {
 // The end of ibrun is that of a job whose ranks are in the midst of calls, with ibrun's code where
 // it has one.
 func TestASignalEndsAJobWithMessagesInFlight(t *testing.T) {
-	for sig, code := range map[syscall.Signal]int{syscall.SIGINT: -1, syscall.SIGTERM: 143, syscall.SIGKILL: -1} {
+	for sig, code := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143, syscall.SIGKILL: -1} {
 		t.Run(sig.String(), func(t *testing.T) {
 			endWith(t, sig, code, "", 3, "-n", "3", "--no-prefix", "--env", asRank+"=messages", self)
 		})

@@ -7,17 +7,30 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// exit ends ibrun, and by SIGINT itself where that ended a rank: a shell that had the interrupt as
-// well goes on with its loop, or script, after any other end. No signal ends process 1 of a
-// container.
+// exit ends ibrun, and at a terminal by SIGINT itself where that ended a rank: a shell that had the
+// interrupt as well goes on with its loop, or script, after any other end. No signal ends process 1
+// of a container.
 func exit(code int) {
-	if code == 128+int(syscall.SIGINT) && !signal.Ignored(syscall.SIGINT) && os.Getpid() > 1 {
+	if code == 128+int(syscall.SIGINT) && !signal.Ignored(syscall.SIGINT) && os.Getpid() > 1 && foreground() {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
 		time.Sleep(time.Second) // another thread may have it
 	}
 	os.Exit(code)
+}
+
+// foreground reports whether what is typed at the terminal interrupts this process.
+func foreground() bool {
+	tty, err := os.Open("/dev/tty")
+	if err != nil {
+		return false
+	}
+	defer tty.Close()
+	group, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
+	return err == nil && group == syscall.Getpgrp()
 }
 
 // forwarded are the signals for the ranks. A hangup that was ignored when ibrun began is none

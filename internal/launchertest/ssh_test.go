@@ -350,7 +350,7 @@ func TestSignalsThroughSSH(t *testing.T) {
 	}
 	p, pids = h.begin("deaf", 3, "-H", "a,b:2", "--grace", "1s")
 	_ = p.cmd.Process.Signal(syscall.SIGINT)
-	h.ended(p, pids, -1)
+	h.ended(p, pids, 130)
 	p, pids = h.begin("deaf", 3, "-H", "a,b:2", "--grace", "1s")
 	_ = p.cmd.Process.Kill()
 	h.ended(p, pids, -1)
