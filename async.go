@@ -17,6 +17,7 @@ type Pending struct {
 	h    fabric.Handle
 	err  error
 	old  uint64 // an atomic's result, once collected
+	word bool   // it is one, which acquires
 }
 
 // Wait blocks until the operation is complete. When ctx ends first the
@@ -38,8 +39,15 @@ func (p *Pending) wait(ctx context.Context) error {
 	if err != nil && ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))) {
 		return err
 	}
-	p.h, p.old, p.err = fabric.Done, old, inRegion(err, p.w.begin)
+	p.end(old, err)
 	return p.err
+}
+
+func (p *Pending) end(old uint64, err error) {
+	p.h, p.old, p.err = fabric.Done, old, inRegion(err, p.w.begin)
+	if p.word && err == nil {
+		p.w.fences.acquire()
+	}
 }
 
 // Test makes progress and reports whether the operation is complete.
@@ -53,7 +61,7 @@ func (p *Pending) Test() (bool, error) {
 	defer p.w.exit()
 	old, done, err := p.lane.Test(p.h)
 	if done || err != nil {
-		p.h, p.old, p.err = fabric.Done, old, inRegion(err, p.w.begin)
+		p.end(old, err)
 		return true, p.err
 	}
 	return false, nil
@@ -68,7 +76,6 @@ type Promise[T any] struct {
 	value T
 	slot  *slot // where a get's bytes arrive
 	large *T    // the same, for values that no slot holds
-	word  bool  // the value is an atomic's old word
 }
 
 // noCopy is what go vet takes for a lock, see its analyser copylocks.
@@ -110,7 +117,6 @@ func (p *Promise[T]) collect() {
 	switch {
 	case p.word:
 		wordFromBits(&p.value, p.old)
-		p.w.fences.acquire()
 	case p.slot != nil:
 		p.value = *(*T)(unsafe.Pointer(&p.slot.bytes))
 	case p.large != nil:

@@ -156,7 +156,7 @@ func fetchAsync[T Number](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, comp
 	default:
 		w.fences.fetches()
 	}
-	return Promise[T]{Pending: Pending{w: w, lane: l, h: h, err: err}, value: fromBits[T](old), word: true}
+	return Promise[T]{Pending: Pending{w: w, lane: l, h: h, err: err, word: true}, value: fromBits[T](old)}
 }
 
 // update does an atomic whose old value is not wanted.

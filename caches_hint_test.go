@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/ibconduit/conduit/cache"
@@ -113,6 +114,36 @@ func TestHintsOfTooManyAreRefused(t *testing.T) {
 			return errors.New("2^61 + 1 elements have a hint")
 		}
 		return errors.Join(Put(w, p, 1), w.Barrier(ctx))
+	})
+}
+
+// The operation of a promise alone acquires as well, whose value is not asked for.
+func TestAnAtomicsOperationAcquires(t *testing.T) {
+	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+		p := At[uint64](1-j.Rank(), 64)
+		for want := uint64(1); want < 5; want++ {
+			if _, err := Get(w, p); err != nil {
+				return err
+			}
+			a := FetchAddAsync(w, p, 1)
+			wait := func() error { return a.Pending.Wait(ctx) }
+			if want%2 == 0 {
+				wait = func() error {
+					done, err := a.Pending.Test()
+					for ; !done && ctx.Err() == nil; done, err = a.Pending.Test() {
+						runtime.Gosched()
+					}
+					return err
+				}
+			}
+			if err := wait(); err != nil {
+				return err
+			}
+			if v, err := Get(w, p); v != want || err != nil {
+				return fmt.Errorf("the word is read as %d, want %d: %w", v, want, err)
+			}
+		}
+		return j.Barrier(ctx)
 	})
 }
 
