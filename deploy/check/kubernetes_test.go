@@ -67,6 +67,7 @@ func TestMistakesAreFound(t *testing.T) {
 		{"job.yaml", "  parallelism: 4", "  parallelism: 2", "parallelism and IBCONDUIT_SIZE=4 differ"},
 		{"job.yaml", "  completions: 4", "  completions: 8", "completions and IBCONDUIT_SIZE=4 differ"},
 		{"job.yaml", `IBCONDUIT_SIZE, value: "4"`, `IBCONDUIT_SIZE, value: "2"`, "IBCONDUIT_SIZE=2 differ"},
+		{"job.yaml", "value: 10m", "value: 60s", "a pod may start minutes after the others"},
 		{"job.yaml", "completionMode: Indexed", "completionMode: NonIndexed", "completionMode"},
 		{"job.yaml", "subdomain: hello", "subdomain: hallo", "the service is hello, and the pods' subdomain hallo"},
 		{"job.yaml", "hello-0.hello:7777", "hello-0.other:7777", "rank 0 is hello-0.hello"},

@@ -6,6 +6,7 @@ import (
 	"path"
 	"reflect"
 	"strconv"
+	"time"
 
 	batch "k8s.io/api/batch/v1"
 	core "k8s.io/api/core/v1"
@@ -43,6 +44,9 @@ func (m *manifest) checkSize(says complaint) {
 		if v == nil || strconv.Itoa(int(*v)) != size {
 			says("%s and IBCONDUIT_SIZE=%s differ", name, size)
 		}
+	}
+	if d, err := time.ParseDuration(m.env("IBCONDUIT_JOIN_TIMEOUT")); err != nil || d < 5*time.Minute {
+		says("IBCONDUIT_JOIN_TIMEOUT=%s: a pod may start minutes after the others", m.env("IBCONDUIT_JOIN_TIMEOUT"))
 	}
 }
 
