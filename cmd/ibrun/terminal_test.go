@@ -284,6 +284,33 @@ func TestCtrlCEndsAJob(t *testing.T) {
 	}
 }
 
+// The interrupt comes while ibrun gets ready to tell for whom such are.
+func TestCtrlCBeforeRanksStart(t *testing.T) {
+	x := newTerminal(t)
+	x.typed(`echo $$ >$D/shell; $IBRUN -n 2 sleep 600`)
+	children := func(pid int) (all []int) {
+		lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+		for _, path := range lists {
+			b, _ := os.ReadFile(path)
+			all = append(all, numbers(t, string(b))...)
+		}
+		return all
+	}
+	shell := x.pids("shell")[0]
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); { // it takes a few milliseconds
+		if ibrun := children(shell); len(ibrun) == 1 && len(children(ibrun[0])) > 1 { // the guard is the first
+			break
+		}
+	}
+	x.until("end of ibrun", func() bool {
+		x.key("\x03")
+		time.Sleep(time.Second)
+		x.typed("echo en''ded")
+		time.Sleep(100 * time.Millisecond)
+		return strings.Contains(x.text(), "ended")
+	})
+}
+
 func TestStopAndContinueReachAllRanks(t *testing.T) {
 	x := newTerminal(t)
 	x.typed(`$IBRUN -n 3 sh -c 'test $IBCONDUIT_RANK != 0 || echo $PPID >$D/ibrun; echo $$ >$D/rank.$IBCONDUIT_RANK; exec sleep 600'`)

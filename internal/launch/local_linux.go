@@ -204,6 +204,7 @@ func (s *local) startAll() error {
 	if err != nil {
 		return err
 	}
+	s.echo.forget()
 	return start(0, 1)
 }
 

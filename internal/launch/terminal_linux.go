@@ -94,24 +94,38 @@ const (
 	echoFresh    = time.Second // what is older belongs to an earlier signal
 )
 
-func startEcho(c *children) (*groupEcho, error) {
+// startEcho returns when there is one that no signal for the group ends. A Ctrl-C may end what is
+// no process of its own group yet, and is for the ranks.
+func startEcho(c *children) (e *groupEcho, err error) {
+	for range 3 {
+		if e, err = newEcho(c); err != io.EOF {
+			break
+		}
+	}
+	return e, err
+}
+
+func newEcho(c *children) (*groupEcho, error) {
 	in, hold, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	defer in.Close()
 	back, out, err := os.Pipe()
 	if err != nil {
+		in.Close()
 		hold.Close()
 		return nil, err
 	}
-	defer out.Close()
 	e := &groupEcho{hold: hold, back: back, heard: map[syscall.Signal]time.Time{}, news: make(chan struct{}, 1), cmd: exec.Command("/proc/self/exe")}
 	e.cmd.Args = []string{echoName}
 	e.cmd.Stdin, e.cmd.Stdout = in, out
 	e.cmd.Dir = "/"
 	e.cmd.Env = unmarked(os.Environ())
-	if err = c.start(e.cmd); err == nil {
+	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // until it is ready: a Ctrl-Z would stop it, and we wait
+	err = c.start(e.cmd)
+	in.Close()
+	out.Close()
+	if err == nil {
 		go func() {
 			c.await(e.cmd)
 			c.wait(e.cmd)
@@ -162,6 +176,13 @@ func (e *groupEcho) toGroup(s syscall.Signal) bool {
 	}
 }
 
+// forget comes before rank 0: what was for the group then was not for that one.
+func (e *groupEcho) forget() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	clear(e.heard)
+}
+
 func (e *groupEcho) end() {
 	if e != nil {
 		_ = e.hold.Close()
@@ -173,6 +194,9 @@ func (e *groupEcho) end() {
 func echoMain() {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, echoed...)
+	if group, err := unix.Getpgid(os.Getppid()); err != nil || unix.Setpgid(0, group) != nil {
+		os.Exit(1)
+	}
 	go func() {
 		_, _ = os.Stdout.Write([]byte{0})
 		for s := range signals {
