@@ -138,6 +138,21 @@ func TestFencesReachTheCache(t *testing.T) {
 	}
 }
 
+// A line that ends behind its rank's segment is a copy of what is in front of that end only.
+func TestNothingIsReadBehindTheEnd(t *testing.T) {
+	const size = 64<<10 + 8
+	onCaches(t, 2, Config{SegmentSize: size}, func(ctx context.Context, j *Job, w *Worker) error {
+		last := At[uint64](1-j.Rank(), size-8)
+		_, err := Get(w, last)
+		_, again := Get(w, last)
+		_, behind := Get(w, last.Add(1))
+		if want := (*BoundsError)(nil); !errors.As(behind, &want) {
+			err = errors.Join(err, fmt.Errorf("a get behind the end: %w", behind))
+		}
+		return errors.Join(err, again, j.Barrier(ctx))
+	})
+}
+
 func TestABusyWorkerIsNotReleased(t *testing.T) {
 	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
 		if err := Put(w, At[uint64](1-j.Rank(), 64), 1); err != nil {
