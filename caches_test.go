@@ -11,6 +11,7 @@ import (
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/cache"
 	"github.com/ibconduit/conduit/coll"
+	"github.com/ibconduit/conduit/internal/owner"
 )
 
 // onCaches runs a job with caches on each network; each rank has a worker.
@@ -150,6 +151,38 @@ func TestNothingIsReadBehindTheEnd(t *testing.T) {
 			err = errors.Join(err, fmt.Errorf("a get behind the end: %w", behind))
 		}
 		return errors.Join(err, again, j.Barrier(ctx))
+	})
+}
+
+// Also where the first one waits, and the second one asks for what the cache has.
+func TestTwoGoroutinesInOneCacheAreFound(t *testing.T) {
+	if !owner.Checked {
+		t.Skip("calls of a second goroutine are refused with -tags debug only")
+	}
+	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+		p := At[uint64](1-j.Rank(), 64)
+		_, e1 := Get(w, p)
+		_, e2 := Get(w, p)
+		if err := errors.Join(e1, e2, w.enter("test")); err != nil { // as a goroutine inside a call does
+			return err
+		}
+		errs := make(chan error)
+		go func() {
+			defer close(errs)
+			_, err := Get(w, p)
+			errs <- err
+			errs <- GetIndexed(w, make([]uint64, 2), p, []int{0, 300})
+			errs <- Prefetch(w, p, 1)
+			errs <- SetHint(w, p, 1, HintRandom)
+		}()
+		n, err := 0, error(nil)
+		for e := range errs {
+			if n++; !errors.Is(e, ErrConcurrent) {
+				err = errors.Join(err, fmt.Errorf("call %d of a second goroutine: %w", n, e))
+			}
+		}
+		w.exit()
+		return errors.Join(err, j.Barrier(ctx))
 	})
 }
 
