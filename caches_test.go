@@ -186,6 +186,33 @@ func TestTwoGoroutinesInOneCacheAreFound(t *testing.T) {
 	})
 }
 
+// A worker with whose lanes a team waits is not released meanwhile: with -race that is a data race.
+func TestAWorkerThatATeamWaitsWithIsInUse(t *testing.T) {
+	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+		team, err := j.Team().Split(ctx, 0, j.Rank())
+		if err != nil {
+			return err
+		}
+		met := make(chan error, 1)
+		go func() {
+			var err error
+			for range 50 {
+				if e := j.Barrier(ctx); !errors.Is(e, ErrConcurrent) {
+					err = errors.Join(err, e)
+				}
+			}
+			met <- err
+		}()
+		for range 50 {
+			for k := range 10 {
+				err = errors.Join(err, PutSlice(w, At[uint64](1-j.Rank(), 4096*uint64(k)), make([]uint64, 10)))
+			}
+			err = errors.Join(err, team.Through(w).Barrier(ctx))
+		}
+		return errors.Join(err, <-met, w.Barrier(ctx))
+	})
+}
+
 func TestABusyWorkerIsNotReleased(t *testing.T) {
 	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
 		if err := Put(w, At[uint64](1-j.Rank(), 64), 1); err != nil {
