@@ -144,13 +144,14 @@ func (w *Worker) write(kind Kind, by *actor, rank int, off uint64, n int) *acces
 	c.mu.Lock()
 	defer c.unlock()
 	x := &access{kind: kind, rank: w.r.id, sent: &sent{by, by.now}, n: n, from: c.stack(pcs)}
+	if kind == KindWrite {
+		x.word = w.r.word()
+	}
 	switch by {
 	case w.by:
 		w.wrote = true
-		x.word = w.r.word()
 	case w.later:
 		w.began = true
-		x.word = w.r.word()
 	default:
 		w.r.out = nil
 	}
