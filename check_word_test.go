@@ -311,7 +311,7 @@ func TestTheCheckerKnowsOnlyAWordIsThere(t *testing.T) {
 	}
 }
 
-// A put that its writer has waited for is there, also the word of it that somebody has found before.
+// A put that its writer has waited for is there, also its word that somebody has found before.
 func TestTheCheckerKnowsPutsWhoseWordIsFound(t *testing.T) {
 	found := make(chan struct{})
 	f := checkedJob(t, 3, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
