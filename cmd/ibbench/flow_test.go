@@ -220,7 +220,7 @@ func TestAnInterruptLosesNoRunsOfFlow(t *testing.T) {
 			t.Fatal(err)
 		}
 		ranks := map[string]bool{} // 7: two runs have ended
-		for end := time.Now().Add(20 * time.Second); len(ranks) < 7 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(20 * time.Second); len(ranks) < 7 && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 			for _, pid := range childrenOf(t, cmd.Process.Pid) {
 				ranks[pid] = true
 			}
