@@ -129,19 +129,22 @@ func (c *flowFT) params(r ftRun, parts int) bench.FTParams {
 	return p
 }
 
-func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []int64, parts []int) (err error) {
+func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []int64, parts []int) (failed error) {
 	t := newTerminal(io.err, c.Quiet)
 	out := ftReport{Kind: "flow-ft", Class: c.Class, Ranks: c.Ranks, Fabric: c.Fabric, Iterations: c.Iterations, Knee: map[string]int64{}}
 	end := time.Now().Add(c.Duration)
-	measure := func(to *[]ftRun, r ftRun, parts int, limit int64) error {
-		if time.Now().After(end) {
+	measure := func(to *[]ftRun, r ftRun, parts int, limit int64) {
+		switch {
+		case failed != nil:
+			return
+		case time.Now().After(end):
 			out.Left++
-			return nil
+			return
 		}
 		t.live(fmt.Sprintf("class %s, %s, %d parts, limit %d MiB", c.Class, r.Arm, parts, limit>>20))
-		r, err := c.once(ctx, io, r, parts, limit)
-		*to = append(*to, r)
-		return err
+		if r, failed = c.once(ctx, io, r, parts, limit); failed == nil {
+			*to = append(*to, r)
+		}
 	}
 	grouped := c.Limit != "0"
 	if grouped {
@@ -164,13 +167,11 @@ func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []
 		if swap, err := c.swap(int64(c.Ranks) * ample); err != nil {
 			return err
 		} else if swap != nil {
-			defer func() { err = errors.Join(err, swap.Remove()) }()
+			defer func() { failed = errors.Join(failed, swap.Remove()) }()
 		}
 	}
 	for _, a := range arms {
-		if err := measure(&out.Ample, a, c.Parts, ample); err != nil {
-			return err
-		}
+		measure(&out.Ample, a, c.Parts, ample)
 	}
 	if grouped {
 		for _, r := range out.Ample {
@@ -183,9 +184,7 @@ func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []
 		}
 		for _, l := range limits {
 			for _, a := range arms {
-				if err := measure(&out.Limits, a, c.Parts, l); err != nil {
-					return err
-				}
+				measure(&out.Limits, a, c.Parts, l)
 			}
 		}
 	}
@@ -195,20 +194,18 @@ func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []
 	}
 	for _, n := range parts {
 		for _, a := range arms {
-			if err := measure(&out.Parts, a, n, middle); err != nil {
-				return err
-			}
+			measure(&out.Parts, a, n, middle)
 		}
 	}
 	t.clear()
-	return c.write(io.out, &out, out.svg)
+	return errors.Join(failed, c.write(io.out, &out, out.svg)) // also what was measured before a failure
 }
 
 func (o *ftReport) where() (ranks int, network string) { return o.Ranks, o.Fabric }
 
 func (o *ftReport) series() (all []*report.Series) {
 	for _, r := range slices.Concat(o.Ample, o.Limits, o.Parts) {
-		all = append(all, flowTime("ft", int64(r.Parts), r.Elapsed, o.Iterations,
+		all = append(all, flowTime("ft", "class "+o.Class, int64(r.Parts), r.Elapsed, o.Iterations,
 			report.Flow{Arm: r.Arm, Counts: "parts of a rank", Limit: r.Limit, Peak: r.Peak, Faults: r.Faults, Failed: r.Failed}))
 	}
 	return all

@@ -73,15 +73,15 @@ func (c *flowIncast) run(ctx context.Context, io streams) error {
 		}
 	}
 	t := newTerminal(io.err, c.Quiet)
-	out := &incastReport{Kind: "flow-incast", Ranks: c.Ranks, Fabric: c.Fabric, Size: size, Rounds: c.Rounds}
+	out := &incastReport{Kind: "flow-incast", Ranks: c.Ranks, Fabric: c.Fabric, Size: size}
 	rates, shares := map[int][]float64{}, map[int][]float64{}
 	for _, n := range append([]int{0}, memory...) {
 		out.Rows = append(out.Rows, incastRow{Memory: n})
 	}
-	for round := range c.Rounds {
+	round := func(n int) error {
 		for i := range out.Rows {
 			row := &out.Rows[i]
-			t.live(fmt.Sprintf("round %d, memory for %d", round, row.Memory))
+			t.live(fmt.Sprintf("round %d, memory for %d", n, row.Memory))
 			r := transient.Run{Kernel: transient.Incast, Params: c.params(row.Memory, size), Ranks: c.Ranks, Fabric: c.Fabric, Device: c.Device,
 				Timeout: 2 * time.Minute, Stderr: io.err}
 			results, err := r.Start(ctx)
@@ -94,17 +94,27 @@ func (c *flowIncast) run(ctx context.Context, io streams) error {
 			}
 			rate := float64(res.Bytes) / res.Elapsed.Seconds() / 1e9
 			rates[row.Memory] = append(rates[row.Memory], rate)
-			shares[row.Memory] = append(shares[row.Memory], rate/rates[0][round])
+			shares[row.Memory] = append(shares[row.Memory], rate/rates[0][n])
 			row.Peak, row.Limit = max(row.Peak, res.Peak), res.Limit
 		}
+		return nil
+	}
+	for n := range c.Rounds {
+		if err = round(n); err != nil {
+			break
+		}
+		out.Rounds = n + 1
 	}
 	t.clear()
+	if out.Rounds == 0 {
+		return err
+	}
 	for i := range out.Rows {
 		row := &out.Rows[i]
-		row.rates = rates[row.Memory]
-		row.GBps, row.Share = middle(rates[row.Memory]), middle(shares[row.Memory])
+		row.rates = rates[row.Memory][:out.Rounds]
+		row.GBps, row.Share = middle(row.rates), middle(shares[row.Memory][:out.Rounds])
 	}
-	return c.write(io.out, out)
+	return errors.Join(err, c.write(io.out, out)) // also the rounds before a failure
 }
 
 func (o *incastReport) where() (ranks int, network string) { return o.Ranks, o.Fabric }
