@@ -129,9 +129,19 @@ func (c *flowFT) params(r ftRun, parts int) bench.FTParams {
 	return p
 }
 
-func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []int64, parts []int) (err error) {
+func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []int64, parts []int) error {
+	if err := c.begin(true); err != nil {
+		return err
+	}
 	t := newTerminal(io.err, c.Quiet)
-	out := ftReport{Kind: "flow-ft", Class: c.Class, Ranks: c.Ranks, Fabric: c.Fabric, Iterations: c.Iterations, Knee: map[string]int64{}}
+	out := &ftReport{Kind: "flow-ft", Class: c.Class, Ranks: c.Ranks, Fabric: c.Fabric, Iterations: c.Iterations, Knee: map[string]int64{}}
+	err := c.runs(ctx, io, t, out, arms, limits, parts)
+	t.end()
+	return errors.Join(err, c.write(io.out, out, out.svg)) // also what was measured before a failure
+}
+
+// runs fills the tables.
+func (c *flowFT) runs(ctx context.Context, io streams, t *terminal, out *ftReport, arms []ftRun, limits []int64, parts []int) (err error) {
 	end := time.Now().Add(c.Duration)
 	measure := func(to *[]ftRun, r ftRun, parts int, limit int64) error {
 		if time.Now().After(end) {
@@ -140,7 +150,9 @@ func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []
 		}
 		t.live(fmt.Sprintf("class %s, %s, %d parts, limit %d MiB", c.Class, r.Arm, parts, limit>>20))
 		r, err := c.once(ctx, io, r, parts, limit)
-		*to = append(*to, r)
+		if err == nil {
+			*to = append(*to, r)
+		}
 		return err
 	}
 	grouped := c.Limit != "0"
@@ -200,8 +212,7 @@ func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []
 			}
 		}
 	}
-	t.clear()
-	return c.write(io.out, &out, out.svg)
+	return nil
 }
 
 func (o *ftReport) where() (ranks int, network string) { return o.Ranks, o.Fabric }

@@ -106,6 +106,9 @@ func (c *flowJacobi) run(ctx context.Context, io streams) (err error) {
 	if err := c.complete(); err != nil {
 		return usageError{err}
 	}
+	if err := c.begin(true); err != nil {
+		return err
+	}
 	out := &jacobiReport{Kind: "flow-jacobi", Ranks: c.Ranks, Fabric: c.Fabric, Limit: c.limit, Edge: c.Edge, Points: c.Stencil, Iterations: c.Iterations, Fixed: map[string]int64{}}
 	if c.limit > 0 {
 		swap, err := c.swap(2 * int64(c.Ranks) * c.limit)

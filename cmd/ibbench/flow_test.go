@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -203,6 +205,39 @@ func TestResultsOfFlowAreReported(t *testing.T) {
 	}
 }
 
+// What was measured before a signal is written, and that a file cannot be is known before.
+func TestAnInterruptedFlowWritesWhatItHas(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "incast.json")
+	for wait := time.Second; ; wait *= 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		cmd := exec.CommandContext(ctx, os.Args[0], "flow", "incast", "--memory", "1", "--size", "8K", "--payloads", "16", "--rounds", "1000", "-q", "-o", path)
+		cmd.Env, cmd.WaitDelay = append(os.Environ(), asProgram+"=1"), 20*time.Second
+		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+		_, errs, code := finish(t, cmd)
+		cancel()
+		if code != exitSignal+2 || !strings.Contains(errs, "interrupted") {
+			t.Fatalf("exit code %d: %s", code, errs)
+		}
+		text, err := os.ReadFile(path)
+		var all []*report.Series
+		if err == nil {
+			err = json.Unmarshal(text, &all)
+		}
+		if err != nil {
+			t.Fatalf("%v in %q", err, text)
+		}
+		if len(all) > 0 && all[0].Flow.Arm == "memory for all" && len(all[0].Rounds) > 0 {
+			break
+		}
+		if wait > 30*time.Second {
+			t.Fatalf("no series after %v: %s", wait, text)
+		}
+	}
+	exits(t, nil, []exit{
+		{"flow incast -o frob.svg", 2, "-o frob.svg: the suffix"}, {"flow ft -o frob", 2, "-o frob: the suffix"}, {"flow alltoall -o /nowhere/x.json", 3, "/nowhere/x.json"},
+	})
+}
+
 func TestAHogEndsInTime(t *testing.T) {
 	if _, errs, code := ibbench(t, "flow", "hog", "1M", "--duration", "50ms", "--sawtooth", "200ms", "-q"); code != 0 || errs != "" {
 		t.Errorf("exit code %d: %s", code, errs)
@@ -218,7 +253,7 @@ func TestNonsenseOfFlowIsRefused(t *testing.T) {
 		"needs a --limit":      "jacobi --limit 0 --hog 1M",
 		"--hog -1M":            "jacobi --limit 0 --hog -1M",
 		"--sizes":              "jacobi --limit 0 --sizes 0",
-		"no format":            "incast --quick --memory 1 --size 4K -o x.png",
+		"the suffix says":      "incast --quick --memory 1 --size 4K -o x.png",
 		"payloads of 4 bytes":  "incast --size 4",
 		"--memory 0":           "incast --memory 0",
 		"want times above 0":   "hog 1M --duration -1s",

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -53,8 +54,27 @@ func flowTime(op string, size int64, took time.Duration, iterations int, f repor
 	return flowSeries(op, size, "iteration", "ns", ns, ns, f)
 }
 
+// begin finds out before anything is measured that a file of -o cannot be written.
+func (c *flowOutput) begin(svg bool) error {
+	for _, name := range c.Output {
+		switch ext := filepath.Ext(name); {
+		case slices.Contains([]string{".txt", ".json", ".ndjson", ".csv", ".bench"}, ext), svg && ext == ".svg":
+		default:
+			return usageError{fmt.Errorf("-o %s: the suffix says the format; there are .txt, .json, .ndjson, .csv and .bench, and of some kernels .svg", name)}
+		}
+		f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o666)
+		if err != nil {
+			return fmt.Errorf("-o: %w", err)
+		}
+		if err := f.Close(); err != nil {
+			return fmt.Errorf("-o: %w", err)
+		}
+	}
+	return nil
+}
+
 // write writes a report to standard output and to the files of -o, each in its format. svg draws
-// it, if there is such a function.
+// it, where begin was told so.
 func (c *flowOutput) write(out io.Writer, r flowReport, svg ...func() string) error {
 	to := func(w io.Writer, format string) error {
 		switch format {
@@ -63,15 +83,11 @@ func (c *flowOutput) write(out io.Writer, r flowReport, svg ...func() string) er
 		case "csv":
 			return csv.NewWriter(w).WriteAll(r.csv())
 		case "svg":
-			if len(svg) > 0 {
-				_, err := io.WriteString(w, svg[0]())
-				return err
-			}
-		case "text", "txt":
-			_, err := io.WriteString(w, r.text())
+			_, err := io.WriteString(w, svg[0]())
 			return err
 		}
-		return usageError{fmt.Errorf("-o: no format %q; there are .txt, .json, .ndjson, .csv and .bench, and of some kernels .svg", format)}
+		_, err := io.WriteString(w, r.text())
+		return err
 	}
 	err := to(out, c.Format)
 	for _, name := range c.Output {
