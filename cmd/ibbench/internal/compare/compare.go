@@ -143,6 +143,9 @@ type side struct {
 func sideWith(all []*report.Series) side {
 	x := side{map[string][]report.Figures{}, map[string]string{}, all[0].Env}
 	for _, s := range all {
+		if s.Flow != nil && s.Flow.Failed != "" {
+			continue // it has no figures
+		}
 		name := point(s)
 		x.figures[name] = append(x.figures[name], rounds(s)...)
 		x.unit[name] = s.Result.Unit
