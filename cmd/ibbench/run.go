@@ -198,6 +198,8 @@ func (m *planned) complete(common []planfile.Setting, flags map[string]*kong.Fla
 		switch {
 		case f == nil:
 			return planfile.At(s.Line, "%s has no setting %q; the nearest is %q", m.path, s.Key, nearest(s.Key, []map[string]*kong.Flag{flags}))
+		case len(s.Values) == 0 && !slices.ContainsFunc(common, func(c planfile.Setting) bool { return flags[c.Key] == f }):
+			return planfile.At(s.Line, "%s: an empty list takes back what [common] says, which is nothing", s.Key)
 		case own[f]:
 			return planfile.At(s.Line, "%s is set above already, as %s or by another of its names", s.Key, f.Name)
 		}
@@ -215,7 +217,7 @@ func (m *planned) complete(common []planfile.Setting, flags map[string]*kong.Fla
 // asFlags writes a setting as on a command line.
 func asFlags(f *kong.Flag, s planfile.Setting) (args []string) {
 	values := s.Values
-	if !f.IsSlice() {
+	if !f.IsSlice() && len(values) > 0 {
 		values = []string{strings.Join(values, ",")}
 	}
 	for _, v := range values {
