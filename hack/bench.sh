@@ -98,7 +98,7 @@ if [ $softverbs = yes ]; then
   flags=(--budget "$((budget / 2))s" --goals "$wire_goals" --ops 'put,get,amo,am' ${pin[@]+"${pin[@]}"})
   SOFTVERBS_WIRE_NS=1000 lat softverbs-wire hack/softverbs/run
   say "messages of 8 bytes, one after the other without an answer"
-  part softverbs-rate hack/softverbs/run "$ibbench" perftest rate --ops am --sizes 8 --iters 20000 --budget "$((budget / 5))s" --goals "$rate_goals" ${pin[@]+"${pin[@]}"} \
+  part softverbs-rate hack/softverbs/run "$ibbench" perftest rate --ops am --sizes 8 --iters 400000 --budget "$((budget / 5))s" --goals "$rate_goals" ${pin[@]+"${pin[@]}"} \
     -o "$out/softverbs-rate.json"
 fi
 
