@@ -254,12 +254,16 @@ func (m *planned) about(err error) int {
 
 // claim refuses a file that an earlier measurement writes.
 func (m *planned) claim(files map[string]int, flags map[string]*kong.Flag) error {
+	var paths []string
 	for _, a := range m.args {
-		path, ok := strings.CutPrefix(a, "--output=")
-		if !ok || flags["output"] == nil {
-			continue
+		if path, ok := strings.CutPrefix(a, "--output="); ok {
+			paths = append(paths, filepath.Clean(path))
 		}
-		path = filepath.Clean(path)
+	}
+	if by := os.Getenv("IBBENCH_OUTPUT"); by != "" && len(paths) == 0 && flags["output"] != nil {
+		paths = []string{filepath.Clean(by)}
+	}
+	for _, path := range paths {
 		if line := files[path]; line != 0 {
 			return planfile.At(m.Line, "%s would be overwritten: the measurement of line %d writes it, too; give each a file, ibbench report takes several", path, line)
 		}

@@ -121,6 +121,10 @@ func TestWrongPlansAreRefusedWithTheirLine(t *testing.T) {
 			t.Errorf("%s: the first measurement was begun", text)
 		}
 	}
+	t.Setenv("IBBENCH_OUTPUT", "all.json")
+	if _, _, errs, code := runPlan(t, twoLines); code != exitUsage || !strings.Contains(errs, "line 12: all.json would be overwritten") {
+		t.Errorf("a file that the environment names: exit code %d, %q", code, errs)
+	}
 	exits(t, nil, []exit{{"run", 2, "ibbench run --example"}, {"run /nowhere.toml", 2, "/nowhere.toml"}})
 }
 
