@@ -366,6 +366,9 @@ dd { margin: 0; }
   nav { display: none; }
   section, figure, tr { break-inside: avoid; }
   .wide { overflow: visible; }
+  table { font-size: 8pt; }
+  th, td { padding: .1rem .25rem; }
+  th { white-space: normal; }
 }
 </style>
 </head>
