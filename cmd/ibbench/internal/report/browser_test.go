@@ -102,7 +102,7 @@ func TestTheBrowserDrawsWhatWasMeasured(t *testing.T) {
 	}
 }
 
-// A browser prints a page that is too wide for the paper in smaller letters, of two thirds at least.
+// A browser prints a page that is too wide for its paper in smaller letters, down to two thirds.
 func TestTheWidestTableFitsOnPaper(t *testing.T) {
 	all := pageSeries()
 	s := all[slices.IndexFunc(all, func(s *Series) bool { return s.Kind == KindPerftest })]
