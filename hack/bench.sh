@@ -123,7 +123,7 @@ files=()
 for f in "$out"/*.json; do # one that failed has no results
   [ "$(head -c 2 "$f")" = '[]' ] || files+=("$f")
 done
-"$ibbench" report --title "make bench" "${files[@]}" -o "$out/report.html" >/dev/null
+(cd "$out" && "$ibbench" report --title "make bench" "${files[@]##*/}" -o report.html) >/dev/null # the page has the files' names
 for what in ${left_out[@]+"${left_out[@]}"}; do echo "left out: $what"; done
 echo "measured in $SECONDS s; figures as JSON: build/bench/*.json"
 echo "report: build/bench/report.html"

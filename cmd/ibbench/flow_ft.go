@@ -129,22 +129,28 @@ func (c *flowFT) params(r ftRun, parts int) bench.FTParams {
 	return p
 }
 
-func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []int64, parts []int) (failed error) {
+func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []int64, parts []int) error {
 	t := newTerminal(io.err, c.Quiet)
-	out := ftReport{Kind: "flow-ft", Class: c.Class, Ranks: c.Ranks, Fabric: c.Fabric, Iterations: c.Iterations, Knee: map[string]int64{}}
+	out := &ftReport{Kind: "flow-ft", Class: c.Class, Ranks: c.Ranks, Fabric: c.Fabric, Iterations: c.Iterations, Knee: map[string]int64{}}
+	err := c.runs(ctx, io, t, out, arms, limits, parts)
+	t.end()
+	return errors.Join(err, c.write(io.out, out, out.svg)) // also what was measured before a failure
+}
+
+// runs fills the tables.
+func (c *flowFT) runs(ctx context.Context, io streams, t *terminal, out *ftReport, arms []ftRun, limits []int64, parts []int) (failed error) {
 	end := time.Now().Add(c.Duration)
-	measure := func(to *[]ftRun, r ftRun, parts int, limit int64) {
-		switch {
-		case failed != nil:
-			return
-		case time.Now().After(end):
+	measure := func(to *[]ftRun, r ftRun, parts int, limit int64) error {
+		if time.Now().After(end) {
 			out.Left++
-			return
+			return nil
 		}
 		t.live(fmt.Sprintf("class %s, %s, %d parts, limit %d MiB", c.Class, r.Arm, parts, limit>>20))
-		if r, failed = c.once(ctx, io, r, parts, limit); failed == nil {
+		r, err := c.once(ctx, io, r, parts, limit)
+		if err == nil {
 			*to = append(*to, r)
 		}
+		return err
 	}
 	grouped := c.Limit != "0"
 	if grouped {
@@ -171,7 +177,9 @@ func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []
 		}
 	}
 	for _, a := range arms {
-		measure(&out.Ample, a, c.Parts, ample)
+		if err := measure(&out.Ample, a, c.Parts, ample); err != nil {
+			return err
+		}
 	}
 	if grouped {
 		for _, r := range out.Ample {
@@ -184,7 +192,9 @@ func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []
 		}
 		for _, l := range limits {
 			for _, a := range arms {
-				measure(&out.Limits, a, c.Parts, l)
+				if err := measure(&out.Limits, a, c.Parts, l); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -194,11 +204,12 @@ func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []
 	}
 	for _, n := range parts {
 		for _, a := range arms {
-			measure(&out.Parts, a, n, middle)
+			if err := measure(&out.Parts, a, n, middle); err != nil {
+				return err
+			}
 		}
 	}
-	t.clear()
-	return errors.Join(failed, c.write(io.out, &out, out.svg)) // also what was measured before a failure
+	return nil
 }
 
 func (o *ftReport) where() (ranks int, network string) { return o.Ranks, o.Fabric }
