@@ -6,6 +6,7 @@ import (
 
 	"github.com/ibconduit/conduit/cache"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/owner"
 )
 
 // Where a worker has a cache, puts and gets of ranks that are not mapped here go through it, but
@@ -16,6 +17,12 @@ import (
 func (f *fences) cached(node uint32, off, n uint64) unsafe.Pointer {
 	if f == nil || f.cache == nil || f.epoch != f.job.epoch.Load() {
 		return nil
+	}
+	if owner.Checked {
+		if f.w.guard.Enter() != nil {
+			return nil
+		}
+		defer f.w.guard.Exit()
 	}
 	return f.cache.Peek(int(node)-1, off, n)
 }
@@ -184,8 +191,10 @@ func SetHint[T any](w *Worker, p Ptr[T], n int, h Hint) error {
 	if _, err := w.check("hint", p.node, p.off, size); err != nil || f == nil || f.kept == nil {
 		return err
 	}
-	f.hold()
-	defer f.letGo()
+	if err := w.enter("hint"); err != nil {
+		return err
+	}
+	defer w.exit()
 	f.kept.Hint(int(p.node)-1, p.off, size, h)
 	return nil
 }
@@ -200,11 +209,13 @@ func (f *fences) prefetch(node uint32, off uint64, offs []uint64, n int) error {
 	if f == nil || f.cache == nil {
 		return nil
 	}
+	if err := f.w.enter("prefetch"); err != nil {
+		return err
+	}
+	defer f.w.exit()
 	if _, err := f.w.check("prefetch", node, 0, 0); err != nil {
 		return err
 	}
-	f.hold()
-	defer f.letGo()
 	if !f.takes(node, n, fabric.Blocking) {
 		return nil
 	}
@@ -270,8 +281,10 @@ func (f *fences) remote(node uint32) bool {
 
 // gather reads n bytes at each of f.places.
 func (f *fences) gather(dst []byte, n int) error {
-	f.hold()
-	defer f.letGo()
+	if err := f.w.enter("get"); err != nil {
+		return err
+	}
+	defer f.w.exit()
 	f.catchUp()
 	return f.cache.Gather(f.w.ctx, f.places, n, dst)
 }

@@ -33,7 +33,13 @@ func TestReadOnlyElementsAreNotWritten(t *testing.T) {
 				return fmt.Errorf("%s of what is read-only: %w", name, err)
 			}
 		}
-		if err := errors.Join(Put(w, past, 5), Add(w, past, 1), w.Barrier(ctx)); err != nil {
+		if err := Put(w, past, 5); err != nil {
+			return fmt.Errorf("behind what is read-only: %w", err)
+		}
+		if err := Put(w, past.Add(-1), 4); !errors.Is(err, cache.ErrReadOnly) {
+			return fmt.Errorf("put of what is read-only to the page of the last put: %w", err)
+		}
+		if err := errors.Join(Add(w, past, 1), w.Barrier(ctx)); err != nil {
 			return fmt.Errorf("behind what is read-only: %w", err)
 		}
 		if a, b := *wordOf(j, 8), *wordOf(j, 8+n); a != 7 || b != 6 {

@@ -11,6 +11,7 @@ import (
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/cache"
 	"github.com/ibconduit/conduit/coll"
+	"github.com/ibconduit/conduit/internal/owner"
 )
 
 // onCaches runs a job with caches on each network; each rank has a worker.
@@ -136,6 +137,80 @@ func TestFencesReachTheCache(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A line that ends behind its rank's segment is a copy of what is in front of that end only.
+func TestNothingIsReadBehindTheEnd(t *testing.T) {
+	const size = 64<<10 + 8
+	onCaches(t, 2, Config{SegmentSize: size}, func(ctx context.Context, j *Job, w *Worker) error {
+		last := At[uint64](1-j.Rank(), size-8)
+		_, err := Get(w, last)
+		_, again := Get(w, last)
+		_, behind := Get(w, last.Add(1))
+		if want := (*BoundsError)(nil); !errors.As(behind, &want) {
+			err = errors.Join(err, fmt.Errorf("a get behind the end: %w", behind))
+		}
+		return errors.Join(err, again, j.Barrier(ctx))
+	})
+}
+
+// Also where the first one waits, and the second one asks for what the cache has.
+func TestTwoGoroutinesInOneCacheAreFound(t *testing.T) {
+	if !owner.Checked {
+		t.Skip("calls of a second goroutine are refused with -tags debug only")
+	}
+	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+		p := At[uint64](1-j.Rank(), 64)
+		_, e1 := Get(w, p)
+		_, e2 := Get(w, p)
+		if err := errors.Join(e1, e2, w.enter("test")); err != nil { // as a goroutine inside a call does
+			return err
+		}
+		errs := make(chan error)
+		go func() {
+			defer close(errs)
+			_, err := Get(w, p)
+			errs <- err
+			errs <- GetIndexed(w, make([]uint64, 2), p, []int{0, 300})
+			errs <- Prefetch(w, p, 1)
+			errs <- SetHint(w, p, 1, HintRandom)
+		}()
+		n, err := 0, error(nil)
+		for e := range errs {
+			if n++; !errors.Is(e, ErrConcurrent) {
+				err = errors.Join(err, fmt.Errorf("call %d of a second goroutine: %w", n, e))
+			}
+		}
+		w.exit()
+		return errors.Join(err, j.Barrier(ctx))
+	})
+}
+
+// A worker with whose lanes a team waits is not released meanwhile: with -race that is a data race.
+func TestAWorkerThatATeamWaitsWithIsInUse(t *testing.T) {
+	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+		team, err := j.Team().Split(ctx, 0, j.Rank())
+		if err != nil {
+			return err
+		}
+		met := make(chan error, 1)
+		go func() {
+			var err error
+			for range 50 {
+				if e := j.Barrier(ctx); !errors.Is(e, ErrConcurrent) {
+					err = errors.Join(err, e)
+				}
+			}
+			met <- err
+		}()
+		for range 50 {
+			for k := range 10 {
+				err = errors.Join(err, PutSlice(w, At[uint64](1-j.Rank(), 4096*uint64(k)), make([]uint64, 10)))
+			}
+			err = errors.Join(err, team.Through(w).Barrier(ctx))
+		}
+		return errors.Join(err, <-met, w.Barrier(ctx))
+	})
 }
 
 func TestABusyWorkerIsNotReleased(t *testing.T) {

@@ -311,6 +311,32 @@ func TestTheCheckerKnowsOnlyAWordIsThere(t *testing.T) {
 	}
 }
 
+// A put that its writer has waited for is there, also its word that somebody has found before.
+func TestTheCheckerKnowsPutsWhoseWordIsFound(t *testing.T) {
+	found := make(chan struct{})
+	f := checkedJob(t, 3, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
+		word := At[uint64](1, 64+8*1023)
+		switch j.Rank() {
+		case 0:
+			all := make([]uint64, 1024)
+			all[1023] = 1
+			p := PutSliceAsync(w, At[uint64](1, 64), all)
+			err := errors.Join(reached(ctx, found), p.Wait(ctx))
+			_, told := FetchAdd(w, At[uint64](2, 0), 1)
+			return errors.Join(err, told)
+		case 1:
+			defer close(found)
+			return w.WaitUntil(ctx, word.off, Equal, 1)
+		}
+		err := w.WaitUntil(ctx, 0, Equal, 1)
+		_, got := Get(w, word)
+		return errors.Join(err, got)
+	})
+	if found := f.some(); len(found) > 0 {
+		t.Error(found)
+	}
+}
+
 // Memory that a rank's heap gives back for that of all takes along what others did with it.
 func TestTheCheckerKnowsWhatHeapsGiveBack(t *testing.T) {
 	const most = 48 << 10

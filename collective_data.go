@@ -21,7 +21,8 @@ func AllReduceValue[T any](ctx context.Context, j *Job, v T, op func(dst, src []
 // AllReduce replaces every rank's buf by the ranks' buffers reduced with op, element by element:
 // coll.AllReduce on the team of all ranks. The other operations on data are used as it is, on
 // Job.Team(): coll.Reduce, Scan, ExScan, AllGather, Scatter, Gather, those with counts
-// (coll.AllToAllV), and those that are started (coll.StartAllReduce).
+// (coll.AllToAllV), and those that are started (coll.StartAllReduce). They release no worker, see
+// "Fences and parts".
 func AllReduce[T any](ctx context.Context, j *Job, buf []T, op func(dst, src []T)) error {
 	if !pointerFree[T]() {
 		return typeError[T]()

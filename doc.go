@@ -98,6 +98,7 @@
 //	Worker.Fence                                       release  acquire
 //	Job.Barrier, Broadcast, AllGather, Free, AllFree   release  acquire (see below)
 //	AllReduce, AllReduceValue, AllToAll of a Job       release  acquire (see below)
+//	any other operation of a coll.Team                 -        acquire (see below)
 //	Worker.WaitUntil                                   release  acquire
 //	Worker.Barrier, Broadcast, AllGather               release  acquire
 //	an atomic that returns a value                     release  acquire
@@ -123,10 +124,10 @@
 //
 // What else goes through no worker cannot release or acquire for one. This rank may have learned of
 // what others wrote when a handler, or a function of an [am.Receiver], begins, when it has ended,
-// and when a collective operation of a Job has: each worker acquires at its next access that could
-// tell. What a handler finds in its segment while it runs, it passes on to a worker when it has
-// ended. Who replies later, by an [am.DeferredReply], or calls through a Job or an endpoint,
-// flushes the worker before.
+// and when a collective operation has: each worker acquires at its next access that could tell.
+// What a handler finds in its segment while it runs, it passes on to a worker when it has ended.
+// Who replies later, by an [am.DeferredReply], or calls through a Job or an endpoint, flushes the
+// worker before.
 //
 // A collective operation of a Job, and Free, release the workers that are not in use: of one that
 // is the writes may be kept, and the operation returns [ErrConcurrent], but takes place.

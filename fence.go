@@ -26,6 +26,7 @@ type fences struct {
 	places []cache.Place // of a gather
 	kept   *cache.Cache  // the cache, also where a fence checker is in front of it
 	check  *checks       // nil: there is no fence checker
+	waiter waiter        // see Worker.Waiter
 }
 
 // openFences makes the fences of a worker whose lanes are open.
@@ -33,7 +34,8 @@ func openFences(w *Worker) (*fences, error) {
 	if w.job.needs.fences == nil {
 		return nil, nil
 	}
-	f := &fences{w: w, job: w.job, epoch: w.job.epoch.Load()}
+	f := &fences{w: w, job: w.job, epoch: w.job.epoch.Load(), waiter: waiter{w.held.Waiter(), nil}}
+	f.waiter.f = f
 	var err error
 	if f.part, err = w.job.needs.fences(view{w.job}, w); err != nil {
 		return nil, err
@@ -254,18 +256,18 @@ func (f fencer) Handler(from int) {
 // error of an implicit operation; the rank has met the others nevertheless. It waits with the
 // worker's lanes.
 func (w *Worker) Barrier(ctx context.Context) error {
-	return meet(ctx, w, "barrier", func() error { return w.job.collective(w.job.Team().Through(w).Barrier(ctx)) })
+	return meet(ctx, w, "barrier", func() error { return w.job.collective(w.job.Team().Through(&w.held).Barrier(ctx)) })
 }
 
 // Broadcast is [Job.Broadcast] with a fence, as Barrier has.
 func (w *Worker) Broadcast(ctx context.Context, root int, buf []byte) error {
-	return meet(ctx, w, "broadcast", func() error { return w.job.collective(w.job.Team().Through(w).Broadcast(ctx, root, buf)) })
+	return meet(ctx, w, "broadcast", func() error { return w.job.collective(w.job.Team().Through(&w.held).Broadcast(ctx, root, buf)) })
 }
 
 // AllGather is [Job.AllGather] with a fence, as Barrier has.
 func (w *Worker) AllGather(ctx context.Context, mine []byte) (all [][]byte, err error) {
 	err = meet(ctx, w, "all-gather", func() (err error) {
-		all, err = w.job.Team().Through(w).AllGather(ctx, mine)
+		all, err = w.job.Team().Through(&w.held).AllGather(ctx, mine)
 		return w.job.collective(err)
 	})
 	return all, err

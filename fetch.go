@@ -94,7 +94,8 @@ func FetchSlice[T any](s *FetchSet, p Ptr[T], n int) *Fetched[T] {
 }
 
 // FetchFrom adds what the function of that name (MemoryConfig.Fetches) at a rank makes: at most n
-// elements, from 1 up. With it go at most 13 arguments. It takes whole pages of memory.
+// elements, from 1 up. With it go at most 13 arguments. It takes whole pages of memory. It fails
+// where that rank has 4096 requests of this one that it has not answered yet.
 func FetchFrom[T any](s *FetchSet, rank int, name string, n int, args ...uint64) *Fetched[T] {
 	out := &Fetched[T]{}
 	size, err := fetchSize[T](n)

@@ -126,6 +126,42 @@ func TestSetsBegunAheadWaitInTheirOrder(t *testing.T) {
 	}))
 }
 
+// The end of a budget ends who waits for a place, and who begins to.
+func TestAClosedBudgetGivesNoPlace(t *testing.T) {
+	cfg := receivesPages(2)
+	cfg.Workers = 3
+	onFabrics(t, 2, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
+		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+		defer cancel()
+		far := 1 - j.Rank()
+		l, err := fetchPages(ctx, w, far, 2)
+		if err != nil {
+			return err
+		}
+		err = withWorker(j, func(first *Worker) error {
+			waits, err := beginPage(first, far)
+			if err != nil {
+				return err
+			}
+			return withWorker(j, func(second *Worker) error {
+				set := NewFetchSet(second)
+				FetchFrom[byte](set, far, "echo", 1, 1, 1)
+				late, err := set.Post()
+				if err != nil {
+					return err
+				}
+				time.AfterFunc(10*time.Millisecond, j.Budget().Close)
+				_, err = waits.Wait(ctx)
+				err = wantErr(err, ErrBudgetClosed)
+				_, e := late.Wait(ctx)
+				return errors.Join(err, wantErr(e, ErrBudgetClosed))
+			})
+		})
+		l.Release()
+		return errors.Join(err, w.Barrier(ctx), unheld(ctx, j))
+	}))
+}
+
 // A death ends also who waits for a place, though nobody gives one back.
 func TestADeathEndsWhoWaitsForAPlace(t *testing.T) {
 	fabrics(t, func(t *testing.T, on Config) {

@@ -253,6 +253,13 @@ func (t *transient) offered(a *am.Announcement) {
 // place takes a run for a payload whose bytes are granted.
 func (p *Payload) place(o *flow.Offer) {
 	t := p.t
+	if err := o.Err(); err != nil {
+		_ = p.a.Refuse(err) // an error is that it has ended
+		t.mu.Lock()
+		delete(t.arriving, p.a)
+		t.mu.Unlock()
+		return
+	}
 	t.mu.Lock()
 	p.placing = !p.over
 	over := p.over

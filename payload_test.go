@@ -206,3 +206,23 @@ func TestAPayloadIsWithdrawn(t *testing.T) {
 		return errors.Join(err, SendPayload(ctx, w, 1-j.Rank(), "in", make([]byte, 5000)), w.Barrier(ctx), unheld(ctx, j))
 	}))
 }
+
+// The end of a budget refuses the payloads that wait for its bytes.
+func TestAClosedBudgetRefusesPayloads(t *testing.T) {
+	page := int64(pagepool.Size)
+	onFabrics(t, 2, withPayloads(withBudget(2), "in", (*Payload).Release), worked(func(ctx context.Context, j *Job, w *Worker) error {
+		b := j.Budget()
+		if j.Rank() == 1 {
+			err := w.Barrier(ctx)
+			short, cancel := context.WithTimeout(ctx, 20*time.Second)
+			defer cancel()
+			err = errors.Join(err, said[*am.RefusedError](SendPayload(short, w, 0, "in", make([]byte, page)), "closed"))
+			return errors.Join(err, w.Barrier(ctx))
+		}
+		err := errors.Join(b.Acquire(ctx, 2*page), w.Barrier(ctx))
+		err = errors.Join(err, soon(ctx, "the payload waits", func() bool { return b.Stats().Waiting > 0 }))
+		b.Close()
+		b.Release(2 * page)
+		return errors.Join(err, w.Barrier(ctx), unheld(ctx, j))
+	}))
+}

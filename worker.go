@@ -33,6 +33,7 @@ type Worker struct {
 	turn    int             // of the message endpoints
 	ctx     context.Context // bounds blocking calls that take none
 	lanes   []fabric.Lane   // one per network in use, in their order
+	held    lanes           // the same, inside a call
 	inChain bool
 	chain   *chain // nil before the first Chain
 
@@ -71,13 +72,13 @@ func (w *Worker) open() (err error) {
 	if w.direct, w.freeDirect, err = offheap.Alloc[directCounters](); err != nil {
 		return err
 	}
-	lanes, err := w.job.networks.newLanes()
+	all, err := w.job.networks.newLanes()
 	if err != nil {
 		return err
 	}
-	w.job.latencies.timed(lanes)
-	w.lanes = lanes
-	copy(w.byNet[:], lanes)
+	w.job.latencies.timed(all)
+	w.lanes, w.held = all, lanes{w.job, all}
+	copy(w.byNet[:], all)
 	w.SetContext(w.ctx)
 	w.begin = w.job.layout.UserOffset()
 	w.peers, w.routes = make([]peer, w.job.size), w.job.networks.routes
@@ -247,7 +248,7 @@ func (w *Worker) waitWord(ctx context.Context, off uint64, c Cond, value uint64)
 	if err := w.chain.postOpen(); err != nil {
 		return err
 	}
-	return w.Waiter().WaitWord(ctx, word, c, value, w.waitStop)
+	return w.held.Waiter().WaitWord(ctx, word, c, value, w.waitStop)
 }
 
 // stopWaiting says why a wait for a word is better ended.

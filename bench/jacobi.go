@@ -83,7 +83,7 @@ func (p JacobiParams) complete() (JacobiParams, error) {
 	case !slices.Contains(JacobiArms, p.Arm):
 		return p, fmt.Errorf("bench: jacobi: no arm %q; there are %v", p.Arm, JacobiArms)
 	case p.Tokens < 1 || p.Tokens > sides*cubesZ*maxCubes:
-		return p, fmt.Errorf("bench: jacobi: %d tokens: want 1 or more", p.Tokens)
+		return p, fmt.Errorf("bench: jacobi: %d tokens: want 1 to %d", p.Tokens, sides*cubesZ*maxCubes)
 	case p.Cubes < 1 || p.Cubes > maxCubes:
 		return p, fmt.Errorf("bench: jacobi: %d cubes along x: want 1 to %d", p.Cubes, maxCubes)
 	case p.Width < 1 || p.Width > 2:

@@ -72,9 +72,10 @@ func (c *reader) hitPage(rank int, off, n uint64) unsafe.Pointer {
 	low := (first - down) << (c.lineShift & 63)
 	data := unsafe.Add(c.base, uint64(i)<<(c.pageShift&63)+low)
 	c.readOf = i
-	c.reads = window{rank: rank, off: off - o + low, len: (up + down) << (c.lineShift & 63), data: data}
+	low += off - o
+	c.reads = window{rank: rank, off: low, len: min((up+down)<<(c.lineShift&63), c.sizes[rank]-low), data: data}
 	c.n.GetHits++
-	return unsafe.Add(data, o-low)
+	return unsafe.Add(data, off-low)
 }
 
 // Get reads len(dst) bytes at off of a rank. It blocks until they are there, or ctx ends: then it

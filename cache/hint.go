@@ -109,10 +109,18 @@ func (c *pages) Survives(rank int, off uint64) bool {
 
 // checkWrite refuses a write of bytes that are read-only.
 func (c *pages) checkWrite(rank int, off, n uint64) error {
-	for i := range c.hints {
-		if y := &c.hints[i]; y.hint == ReadOnly && y.rank == rank && off < y.end && y.low < off+n {
-			return fmt.Errorf("cache: a write of %d bytes at offset %d of rank %d: %w", n, off, rank, ErrReadOnly)
-		}
+	if c.readOnly(rank, off, n) {
+		return fmt.Errorf("cache: a write of %d bytes at offset %d of rank %d: %w", n, off, rank, ErrReadOnly)
 	}
 	return nil
+}
+
+// readOnly reports whether some of a range has the hint ReadOnly.
+func (c *pages) readOnly(rank int, off, n uint64) bool {
+	for i := range c.hints {
+		if y := &c.hints[i]; y.hint == ReadOnly && y.rank == rank && off < y.end && y.low < off+n {
+			return true
+		}
+	}
+	return false
 }

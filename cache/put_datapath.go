@@ -63,6 +63,9 @@ func (c *writer) put(ctx context.Context, rank int, off uint64, src []byte) erro
 		setBits(c.maskOf(e), o, uint64(n))
 		page := c.keyOff(e.key)
 		size := min(c.pageMask+1, c.sizes[rank]-page, uint64(c.cfg.DirectMin-1))
+		if c.readOnly(rank, page, size) {
+			size = 0 // each put is looked at
+		}
 		c.writeOf, c.mask = i, c.maskOf(e)
 		c.writes = window{rank: rank, off: page, len: size, data: unsafe.Add(c.base, uint64(i)<<(c.pageShift&63))}
 		at += n

@@ -183,8 +183,8 @@ func (b *ledger) setLimitLocked(limit int64) {
 	b.serveLocked()
 }
 
-// Close ends all waits with ErrBudgetClosed, and refuses new ones. What is held can be given back
-// still. A second Close does nothing.
+// Close ends all waits with ErrBudgetClosed, those of sets for a place in a region too, and refuses
+// new ones. What is held can be given back still. A second Close does nothing.
 func (b *Budget) Close() {
 	b.mu.Lock()
 	defer b.unlock()
@@ -192,10 +192,15 @@ func (b *Budget) Close() {
 		return
 	}
 	b.closed = ErrBudgetClosed
-	b.offers.drop(&b.ledger)
+	b.offers.drop(&b.ledger, b.closed)
 	for _, l := range []*queue.List[claim]{&b.queue, &b.nested} {
 		for c := l.First(); c != nil; c = l.First() {
 			b.endLocked(c, b.closed)
+		}
+	}
+	for c := b.landing.First(); c != nil; c = c.turn.Next() {
+		if c.pending != nil {
+			c.pending.parker.Unpark() // Test ends it
 		}
 	}
 }

@@ -21,10 +21,10 @@ type Offer struct {
 }
 
 // Offer asks for bytes for a payload that a rank announces. granted is called once when they are
-// granted, perhaps before Offer returns, unless the offer is released before or the rank is down.
-// It may be called from any goroutine that gives bytes back, without locks, and must not block: it
-// makes the memory and grants it to the sender. An error is a *SetTooLargeError or ErrBudgetClosed:
-// then the payload is to be refused.
+// granted, perhaps before Offer returns, or will not be as the budget is closed (Err), unless the
+// offer is released before or the rank is down. It may be called from any goroutine that gives
+// bytes back, without locks, and must not block: it makes the memory and grants it to the sender.
+// An error is a *SetTooLargeError or ErrBudgetClosed: then the payload is to be refused.
 //
 // Among ranks that offer, the bytes are shared equally, whatever the sizes of their payloads; those
 // of one rank are granted in the order of their offers. An offer has its place among the sets.
@@ -61,6 +61,13 @@ func (o *Offer) Rank() int { return o.source.rank }
 // Bytes is the size of the payload.
 func (o *Offer) Bytes() int64 { return o.claim.bytes }
 
+// Err is why an offer is not granted, if the budget was closed before, and nil otherwise.
+func (o *Offer) Err() error {
+	o.b.mu.Lock()
+	defer o.b.mu.Unlock()
+	return o.claim.err
+}
+
 // Release withdraws an offer that waits, and gives back the bytes of one that was granted. A second
 // call does nothing.
 func (o *Offer) Release() {
@@ -80,7 +87,7 @@ func (o *Offer) Release() {
 // report calls granted, unless the offer was released meanwhile.
 func (o *Offer) report() {
 	o.b.mu.Lock()
-	call := o.claim.state == claimGranted && !o.told
+	call := (o.claim.state == claimGranted || o.claim.err != nil) && !o.told
 	o.told = o.told || call
 	o.b.mu.Unlock()
 	if call {
@@ -200,8 +207,13 @@ func (s *offers) down(b *ledger, rank int) {
 	}
 }
 
-func (s *offers) drop(b *ledger) {
-	for rank := range s.ranks {
+// drop ends all offers that wait, which is reported.
+func (s *offers) drop(b *ledger, err error) {
+	for rank, r := range s.ranks {
+		for o := r.waiting.First(); o != nil; o = o.link.Next() {
+			o.claim.err = err
+			b.due = append(b.due, o)
+		}
 		s.down(b, rank)
 	}
 }

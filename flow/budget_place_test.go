@@ -112,6 +112,23 @@ func TestAWaitForAPlaceEnds(t *testing.T) {
 	alive.Cancel()
 	f.ended(cause)
 	g.ended(ErrWithdrawn)
+
+	p, f = landing(t, o, 1, 20)
+	late, g := landing(t, b.NewOwner("late", nil), 1, 20)
+	late.WaitsForPlace(false)
+	time.AfterFunc(time.Millisecond, b.Close)
+	if _, err := p.Wait(t.Context()); err != ErrBudgetClosed || f.cancelled != 1 {
+		t.Errorf("got %v", err)
+	}
+	if l, err := late.Test(); l != nil || err != nil {
+		t.Errorf("what waits for no place goes on: %v, %v", l, err)
+	}
+	late.WaitsForPlace(true)
+	if _, err := late.Test(); err != ErrBudgetClosed || g.cancelled != 1 {
+		t.Errorf("got %v", err)
+	}
+	f.ended(ErrBudgetClosed)
+	g.ended(ErrBudgetClosed)
 }
 
 // A later set of the same owner counts as held where it will have a place before, not behind.

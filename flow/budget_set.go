@@ -249,6 +249,9 @@ func (p *Pending) Test() (*Lease, error) {
 		p.start()
 	}
 	b.mu.Lock()
+	if p.failed == nil && b.closed != nil && p.turn.In() == &b.landing {
+		p.failed = b.closed
+	}
 	err = p.failed
 	done := err == nil && p.starting && p.inFlight == 0
 	p.lent = p.lent || done

@@ -671,12 +671,20 @@ func TestCloseEndsWaitsAndRefuses(t *testing.T) {
 	p, fakes := post(t, b.NewFetchSet(), 80)
 	l := fetched(t, p, fakes)
 	waits, _ := post(t, b.NewFetchSet(), 30)
-	offer, err := b.Offer(1, 40, func(*Offer) { t.Error("granted") })
+	told := 0
+	offer, err := b.Offer(1, 40, func(o *Offer) {
+		if told++; o.Err() != ErrBudgetClosed {
+			t.Error("granted")
+		}
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.Close()
 	b.Close()
+	if told != 1 {
+		t.Errorf("an offer that waits is told %d times", told)
+	}
 	if _, err := waits.Wait(t.Context()); err != ErrBudgetClosed {
 		t.Errorf("got %v", err)
 	}

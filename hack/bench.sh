@@ -98,7 +98,7 @@ if [ $softverbs = yes ]; then
   flags=(--budget "$((budget / 2))s" --goals "$wire_goals" --ops 'put,get,amo,am' ${pin[@]+"${pin[@]}"})
   SOFTVERBS_WIRE_NS=1000 lat softverbs-wire hack/softverbs/run
   say "messages of 8 bytes, one after the other without an answer"
-  part softverbs-rate hack/softverbs/run "$ibbench" perftest rate --ops am --sizes 8 --iters 20000 --budget "$((budget / 5))s" --goals "$rate_goals" ${pin[@]+"${pin[@]}"} \
+  part softverbs-rate hack/softverbs/run "$ibbench" perftest rate --ops am --sizes 8 --iters 400000 --budget "$((budget / 5))s" --goals "$rate_goals" ${pin[@]+"${pin[@]}"} \
     -o "$out/softverbs-rate.json"
 fi
 
@@ -123,7 +123,7 @@ files=()
 for f in "$out"/*.json; do # one that failed has no results
   [ "$(head -c 2 "$f")" = '[]' ] || files+=("$f")
 done
-"$ibbench" report --title "make bench" "${files[@]}" -o "$out/report.html" >/dev/null
+(cd "$out" && "$ibbench" report --title "make bench" "${files[@]##*/}" -o report.html) >/dev/null # the page has the files' names
 for what in ${left_out[@]+"${left_out[@]}"}; do echo "left out: $what"; done
 echo "measured in $SECONDS s; figures as JSON: build/bench/*.json"
 echo "report: build/bench/report.html"

@@ -38,6 +38,9 @@ export IBCONDUIT_FAULTS
 if hack/softverbs/run true 2>$out/softverbs; then export IBCONDUIT_REQUIRE_SOFTVERBS=1; fi
 # Where root may limit memory (cgroup v1) and add swap space, so may the tests that need both.
 if limited_memory; then export IBCONDUIT_REQUIRE_MEMGROUP=1; fi
+# Where no seccomp filter and no Yama keeps a process from stepping its child, tests may not skip.
+if [ "$(uname -m)" = x86_64 ] && grep -qE '^Seccomp:[[:space:]]+0$' /proc/self/status &&
+  [ "$(cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null || echo 0)" -le 1 ]; then export IBCONDUIT_REQUIRE_PTRACE=1; fi
 # On a machine with a device its tests run natively, and may not skip either.
 if host_device; then export IBCONDUIT_REQUIRE_RDMA=1; fi
 

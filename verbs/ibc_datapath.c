@@ -181,12 +181,15 @@ static void wait(struct ibc_doorbell *d)
 	uint32_t want = d->want < d->wc_cap ? d->want : d->wc_cap;
 	uint32_t per_poll = d->watch ? d->poll_every : 1;
 	uint32_t per_ticks = d->watch ? LOOKS_PER_TICKS : POLLS_PER_TICKS;
+	/* Counted down: a division would take longer than a look. */
+	uint32_t to_poll = 1, to_ticks = per_ticks;
 	struct deadline t = { 0 };
 
 	for (uint32_t turn = 0;; turn++) {
 		if (d->watch && (d->met = (uint32_t)condition(d)))
 			return;
-		if (want && turn % per_poll == 0) {
+		if (want && --to_poll == 0) {
+			to_poll = per_poll;
 			if (!take(d) || d->completed >= want)
 				return;
 		}
@@ -194,8 +197,10 @@ static void wait(struct ibc_doorbell *d)
 			if (d->budget_ns == 0)
 				return;
 			start(&t, d);
-		} else if (turn % per_ticks == 0 && over(&t, d, turn)) {
-			return;
+		} else if (--to_ticks == 0) {
+			to_ticks = per_ticks;
+			if (over(&t, d, turn))
+				return;
 		}
 	}
 }

@@ -79,6 +79,21 @@ func TestAnOrderIsPassedOn(t *testing.T) {
 	x.wants(t, 1, "a get of rank 2", "a put of rank 1", "nothing orders them")
 }
 
+func TestAPayloadIsWordAsAPutIs(t *testing.T) {
+	for reports := range 2 {
+		x := newWorld(3)
+		x.w[0].Write(2, 64, 8)
+		if reports == 0 {
+			x.w[0].Release()
+		}
+		x.w[0].Deposit(1, 0, 16)
+		x.w[1].Hear(1, 8, 8)
+		x.w[1].Acquire()
+		x.w[1].Read(2, 64, 8)
+		x.wants(t, reports)
+	}
+}
+
 func TestALineIsReportedOnce(t *testing.T) {
 	told := 0
 	c := New(2, func(Report) { told++ })

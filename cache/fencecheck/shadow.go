@@ -13,15 +13,20 @@ type page struct {
 
 // access is one of some bytes.
 type access struct {
-	kind  Kind
-	rank  int
-	by    *actor // of a write; nil of a read
-	epoch uint32
+	kind Kind
+	rank int
+	*sent
 	n     int // bytes of a put
 	from  *stack
 	word  *clock    // of a write: what who waits for it hears
 	also  []*access // atomics before this one, of others, that it does not know of
 	found []find    // of a word: who knows by what is there that it has arrived
+}
+
+// sent is when others may know of an access. Parts of a put share it.
+type sent struct {
+	by    *actor // of a write; nil of a read
+	epoch uint32
 }
 
 // find is since when a rank tells others that it has found a write in its place.
@@ -97,7 +102,7 @@ func (w *Worker) read(kind Kind, rank int, off uint64, n int) (ordered bool) {
 	c := w.r.c
 	c.mu.Lock()
 	defer c.unlock()
-	x := &access{kind: kind, rank: w.r.id, epoch: w.r.epoch, from: c.stack(pcs)}
+	x := &access{kind: kind, rank: w.r.id, sent: &sent{epoch: w.r.epoch}, from: c.stack(pcs)}
 	w.r.out = nil
 	var write *access
 	var old, now *readers
@@ -138,14 +143,15 @@ func (w *Worker) write(kind Kind, by *actor, rank int, off uint64, n int) *acces
 	c := w.r.c
 	c.mu.Lock()
 	defer c.unlock()
-	x := &access{kind: kind, rank: w.r.id, by: by, epoch: by.now, n: n, from: c.stack(pcs)}
+	x := &access{kind: kind, rank: w.r.id, sent: &sent{by, by.now}, n: n, from: c.stack(pcs)}
+	if kind == KindWrite {
+		x.word = w.r.word()
+	}
 	switch by {
 	case w.by:
 		w.wrote = true
-		x.word = w.r.word()
 	case w.later:
 		w.began = true
-		x.word = w.r.word()
 	default:
 		w.r.out = nil
 	}
@@ -180,7 +186,7 @@ func (w *Worker) Update(rank int, off uint64, n int, fetch bool) (arrived func()
 	c := w.r.c
 	c.mu.Lock()
 	defer c.unlock()
-	x := &access{kind: KindAtomic, rank: w.r.id, by: w.later, epoch: w.later.now, from: c.stack(pcs)}
+	x := &access{kind: KindAtomic, rank: w.r.id, sent: &sent{w.later, w.later.now}, from: c.stack(pcs)}
 	w.began = true
 	heard := &clock{}
 	heard.join(w.r.word())

@@ -50,6 +50,12 @@ type timing struct {
 	WarmupIters int64          `default:"100" placeholder:"N" help:"... and for at least so many samples. Default: 100."`
 }
 
+// Defaults of timing.
+const (
+	defaultWarmup      = 200 * time.Millisecond
+	defaultWarmupIters = 100
+)
+
 // repeated is the flag of measurements that are fit to be compared.
 type repeated struct {
 	Rounds *int `placeholder:"N" help:"Measure all points N times, one after the other, and report medians; ibbench compare wants 4 rounds or more. Default: 1."`

@@ -19,14 +19,27 @@ type flowCmd struct {
 
 // kernel returns the command of a kernel.
 func (c *flowCmd) kernel(name string) command {
-	return map[string]command{"jacobi": starter{&c.Jacobi}, "ft": starter{&c.FT}, "alltoall": starter{&c.AllToAll}, "incast": starter{&c.Incast}, "hog": &c.Hog}[name]
+	return map[string]command{
+		"jacobi":   starter{&c.Jacobi, &c.Jacobi.flowOutput, true},
+		"ft":       starter{&c.FT, &c.FT.flowOutput, true},
+		"alltoall": starter{&c.AllToAll, &c.AllToAll.flowOutput, false},
+		"incast":   starter{&c.Incast, &c.Incast.flowOutput, false},
+		"hog":      &c.Hog,
+	}[name]
 }
 
 // starter is a kernel that starts its ranks.
-type starter struct{ command }
+type starter struct {
+	command
+	to    *flowOutput
+	plots bool
+}
 
 func (s starter) run(ctx context.Context, io streams) error {
 	if err := io.alone(ctx, "flow starts its ranks on this machine"); err != nil {
+		return err
+	}
+	if err := s.to.check(s.plots); err != nil {
 		return err
 	}
 	return s.command.run(ctx, io)

@@ -58,24 +58,19 @@ func (c *flowAllToAll) run(ctx context.Context, io streams) error {
 		timeout = 5 * time.Minute
 	}
 	t := newTerminal(io.err, c.Quiet)
+	out := allToAllReport{Kind: "flow-alltoall", Ranks: c.Ranks, Fabric: c.Fabric, Sides: bench.AllToAllSides(c.Ranks, largest)}
 	run := transient.Run{Kernel: transient.AllToAll, Params: transient.AllToAllParams{Sizes: sizes, Rounds: c.Rounds, Loop: c.Loop, Most: c.Most},
 		Ranks: c.Ranks, Fabric: c.Fabric, Device: c.Device, Timeout: timeout, Stderr: io.err,
 		Said: func(_ int, line json.RawMessage) {
 			var p bench.AllToAllPoint
 			if json.Unmarshal(line, &p) == nil {
+				out.Points = append(out.Points, p)
 				t.live(fmt.Sprintf("%d bytes: done", p.Size))
 			}
 		}}
-	results, err := run.Start(ctx)
-	t.clear()
-	if err != nil {
-		return err
-	}
-	out := allToAllReport{Kind: "flow-alltoall", Ranks: c.Ranks, Fabric: c.Fabric, Sides: bench.AllToAllSides(c.Ranks, largest)}
-	if err := json.Unmarshal(results[0], &out.Points); err != nil {
-		return err
-	}
-	return c.write(io.out, &out)
+	_, err = run.Start(ctx)
+	t.end()
+	return errors.Join(err, c.write(io.out, &out)) // also what was measured before a failure
 }
 
 func (o *allToAllReport) where() (ranks int, network string) { return o.Ranks, o.Fabric }

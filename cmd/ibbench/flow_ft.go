@@ -129,9 +129,16 @@ func (c *flowFT) params(r ftRun, parts int) bench.FTParams {
 	return p
 }
 
-func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []int64, parts []int) (err error) {
+func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []int64, parts []int) error {
 	t := newTerminal(io.err, c.Quiet)
-	out := ftReport{Kind: "flow-ft", Class: c.Class, Ranks: c.Ranks, Fabric: c.Fabric, Iterations: c.Iterations, Knee: map[string]int64{}}
+	out := &ftReport{Kind: "flow-ft", Class: c.Class, Ranks: c.Ranks, Fabric: c.Fabric, Iterations: c.Iterations, Knee: map[string]int64{}}
+	err := c.runs(ctx, io, t, out, arms, limits, parts)
+	t.end()
+	return errors.Join(err, c.write(io.out, out, out.svg)) // also what was measured before a failure
+}
+
+// runs fills the tables.
+func (c *flowFT) runs(ctx context.Context, io streams, t *terminal, out *ftReport, arms []ftRun, limits []int64, parts []int) (failed error) {
 	end := time.Now().Add(c.Duration)
 	measure := func(to *[]ftRun, r ftRun, parts int, limit int64) error {
 		if time.Now().After(end) {
@@ -140,7 +147,9 @@ func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []
 		}
 		t.live(fmt.Sprintf("class %s, %s, %d parts, limit %d MiB", c.Class, r.Arm, parts, limit>>20))
 		r, err := c.once(ctx, io, r, parts, limit)
-		*to = append(*to, r)
+		if err == nil {
+			*to = append(*to, r)
+		}
 		return err
 	}
 	grouped := c.Limit != "0"
@@ -164,7 +173,7 @@ func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []
 		if swap, err := c.swap(int64(c.Ranks) * ample); err != nil {
 			return err
 		} else if swap != nil {
-			defer func() { err = errors.Join(err, swap.Remove()) }()
+			defer func() { failed = errors.Join(failed, swap.Remove()) }()
 		}
 	}
 	for _, a := range arms {
@@ -200,15 +209,14 @@ func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []
 			}
 		}
 	}
-	t.clear()
-	return c.write(io.out, &out, out.svg)
+	return nil
 }
 
 func (o *ftReport) where() (ranks int, network string) { return o.Ranks, o.Fabric }
 
 func (o *ftReport) series() (all []*report.Series) {
 	for _, r := range slices.Concat(o.Ample, o.Limits, o.Parts) {
-		all = append(all, flowTime("ft", int64(r.Parts), r.Elapsed, o.Iterations,
+		all = append(all, flowTime("ft", "class "+o.Class, int64(r.Parts), r.Elapsed, o.Iterations,
 			report.Flow{Arm: r.Arm, Counts: "parts of a rank", Limit: r.Limit, Peak: r.Peak, Faults: r.Faults, Failed: r.Failed}))
 	}
 	return all

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ibconduit/conduit/bench"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/memgroup"
+	"github.com/ibconduit/conduit/flow/pressure"
 )
 
 // flowHog is ibbench flow hog.
@@ -33,6 +34,11 @@ func (c *flowHog) run(ctx context.Context, io streams) error {
 	}
 	if c.Duration <= 0 || c.Every <= 0 {
 		return usageError{errors.New("--duration and --every: want times above 0")}
+	}
+	for _, b := range pressure.New().Read().Bounds {
+		if swap := memgroup.FreeSwap(); b.Source == "MemAvailable" && n > b.Limit-b.Used+swap {
+			return usageError{fmt.Errorf("the hog's %s: the machine has %d MiB available and %d MiB of swap space, and the kernel would end programs", c.Bytes, (b.Limit-b.Used)>>20, swap>>20)}
+		}
 	}
 	if c.Group != "" {
 		if err := memgroup.Enter(c.Group); err != nil {

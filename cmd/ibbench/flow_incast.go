@@ -73,14 +73,33 @@ func (c *flowIncast) run(ctx context.Context, io streams) error {
 		}
 	}
 	t := newTerminal(io.err, c.Quiet)
-	out := &incastReport{Kind: "flow-incast", Ranks: c.Ranks, Fabric: c.Fabric, Size: size, Rounds: c.Rounds}
-	rates, shares := map[int][]float64{}, map[int][]float64{}
+	out := &incastReport{Kind: "flow-incast", Ranks: c.Ranks, Fabric: c.Fabric, Size: size}
 	for _, n := range append([]int{0}, memory...) {
 		out.Rows = append(out.Rows, incastRow{Memory: n})
 	}
+	err = c.rounds(ctx, io, t, size, out.Rows)
+	t.end()
+	out.Rows = slices.DeleteFunc(out.Rows, func(r incastRow) bool { return len(r.rates) == 0 })
+	if len(out.Rows) == 0 {
+		return err
+	}
+	out.Rounds = len(out.Rows[0].rates)
+	for i := range out.Rows {
+		row := &out.Rows[i]
+		var shares []float64
+		for round, rate := range row.rates {
+			shares = append(shares, rate/out.Rows[0].rates[round])
+		}
+		row.GBps, row.Share = middle(row.rates), middle(shares)
+	}
+	return errors.Join(err, c.write(io.out, out)) // also what was measured before a failure
+}
+
+// rounds measures each row once in each round, the one with memory for all first.
+func (c *flowIncast) rounds(ctx context.Context, io streams, t *terminal, size int64, rows []incastRow) error {
 	for round := range c.Rounds {
-		for i := range out.Rows {
-			row := &out.Rows[i]
+		for i := range rows {
+			row := &rows[i]
 			t.live(fmt.Sprintf("round %d, memory for %d", round, row.Memory))
 			r := transient.Run{Kernel: transient.Incast, Params: c.params(row.Memory, size), Ranks: c.Ranks, Fabric: c.Fabric, Device: c.Device,
 				Timeout: 2 * time.Minute, Stderr: io.err}
@@ -92,19 +111,11 @@ func (c *flowIncast) run(ctx context.Context, io streams) error {
 			if err := json.Unmarshal(results[0], &res); err != nil {
 				return err
 			}
-			rate := float64(res.Bytes) / res.Elapsed.Seconds() / 1e9
-			rates[row.Memory] = append(rates[row.Memory], rate)
-			shares[row.Memory] = append(shares[row.Memory], rate/rates[0][round])
+			row.rates = append(row.rates, float64(res.Bytes)/res.Elapsed.Seconds()/1e9)
 			row.Peak, row.Limit = max(row.Peak, res.Peak), res.Limit
 		}
 	}
-	t.clear()
-	for i := range out.Rows {
-		row := &out.Rows[i]
-		row.rates = rates[row.Memory]
-		row.GBps, row.Share = middle(rates[row.Memory]), middle(shares[row.Memory])
-	}
-	return c.write(io.out, out)
+	return nil
 }
 
 func (o *incastReport) where() (ranks int, network string) { return o.Ranks, o.Fabric }

@@ -194,12 +194,45 @@ func TestResultsOfFlowAreReported(t *testing.T) {
 			t.Errorf("no %q in the report: %v", want, err)
 		}
 	}
+	run("flow", "ft", "--class", "W", "--limit", "0", "--parts-of", "none", "--iterations", "1", "-q", "-o", file("w.json"))
+	if out, errs, code := ibbench(t, "compare", file("ft.json"), file("w.json")); code != exitUsage || !strings.Contains(errs, "class S") || !strings.Contains(errs, "class W") {
+		t.Errorf("two classes are compared: exit code %d: %s%s", code, out, errs)
+	}
 	if out := run("compare", file("incast.ndjson"), file("incast.ndjson")); strings.Count(out, "no difference") != 3 {
 		t.Errorf("a result compared with itself: %s", out)
 	}
 	lines, err := os.ReadFile(file("incast.bench"))
 	if err != nil || strings.Count(string(lines), "MB/s") != 3 || !strings.Contains(string(lines), "/arm=memory_for_all/") {
 		t.Errorf("%s: %v", lines, err)
+	}
+}
+
+// Runs before an interrupt are reported.
+func TestAnInterruptLosesNoRunsOfFlow(t *testing.T) {
+	for _, args := range []string{
+		"ft --class S --limit 0 --parts 4 --parts-of 4" + strings.Repeat(",8", 500),
+		"incast -n 3 --memory 1 --size 4K --payloads 16 --rounds 1000",
+	} {
+		cmd := program(t, append([]string{"flow"}, strings.Fields(args+" --format json -q")...)...)
+		var out bytes.Buffer
+		cmd.Stdout = &out
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ranks := map[string]bool{} // 7: two runs have ended
+		for end := time.Now().Add(20 * time.Second); len(ranks) < 7 && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			for _, pid := range childrenOf(t, cmd.Process.Pid) {
+				ranks[pid] = true
+			}
+		}
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		var all []report.Series
+		if err := json.Unmarshal(out.Bytes(), &all); err != nil || len(all) == 0 || all[0].Flow == nil || all[0].Result.Count == 0 || cmd.ProcessState.ExitCode() != 130 {
+			t.Errorf("%s: %v, %v, %d series in %q", args, cmd.ProcessState, err, len(all), out.String())
+		}
 	}
 }
 
@@ -218,12 +251,14 @@ func TestNonsenseOfFlowIsRefused(t *testing.T) {
 		"needs a --limit":      "jacobi --limit 0 --hog 1M",
 		"--hog -1M":            "jacobi --limit 0 --hog -1M",
 		"--sizes":              "jacobi --limit 0 --sizes 0",
-		"no format":            "incast --quick --memory 1 --size 4K -o x.png",
+		"no format":            "incast --payloads 100000 -o x.svg",
 		"payloads of 4 bytes":  "incast --size 4",
 		"--memory 0":           "incast --memory 0",
 		"want times above 0":   "hog 1M --duration -1s",
 		"want 1 byte or more":  "hog 0 --duration 1s",
 		"the hog's x":          "hog x",
+		"of swap space":        "hog 4096T --duration 1s",
+		"/nowhere/x.json":      "incast --payloads 100000 -o /nowhere/x.json",
 	} {
 		_, errs, code := ibbench(t, append([]string{"flow"}, strings.Fields(args)...)...)
 		if code == 0 || !strings.Contains(errs, want) {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -47,10 +48,32 @@ func flowSeries(op string, size int64, definition, unit string, figure, least fl
 	return s
 }
 
-// flowTime is a run that took so long for a number of iterations.
-func flowTime(op string, size int64, took time.Duration, iterations int, f report.Flow) *report.Series {
+// flowTime is a run that took so long for a number of iterations; only those of one variant can be
+// compared.
+func flowTime(op, variant string, size int64, took time.Duration, iterations int, f report.Flow) *report.Series {
 	ns := report.Round3(float64(took) / float64(max(iterations, 1)))
-	return flowSeries(op, size, "iteration", "ns", ns, ns, f)
+	s := flowSeries(op, size, "iteration", "ns", ns, ns, f)
+	s.Plan.Variant = variant
+	return s
+}
+
+// check refuses files that cannot be written, before anything is measured.
+func (c *flowOutput) check(plots bool) error {
+	for _, name := range c.Output {
+		switch format := filepath.Ext(name); {
+		case slices.Contains([]string{".txt", ".json", ".ndjson", ".csv", ".bench"}, format) || plots && format == ".svg":
+		default:
+			return usageError{fmt.Errorf("-o %s: no format %q; there are .txt, .json, .ndjson, .csv and .bench, and of some kernels .svg", name, format)}
+		}
+		f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o666)
+		if err != nil {
+			return fmt.Errorf("-o: %w", err)
+		}
+		if err := f.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // write writes a report to standard output and to the files of -o, each in its format. svg draws
@@ -63,15 +86,11 @@ func (c *flowOutput) write(out io.Writer, r flowReport, svg ...func() string) er
 		case "csv":
 			return csv.NewWriter(w).WriteAll(r.csv())
 		case "svg":
-			if len(svg) > 0 {
-				_, err := io.WriteString(w, svg[0]())
-				return err
-			}
-		case "text", "txt":
-			_, err := io.WriteString(w, r.text())
+			_, err := io.WriteString(w, svg[0]())
 			return err
 		}
-		return usageError{fmt.Errorf("-o: no format %q; there are .txt, .json, .ndjson, .csv and .bench, and of some kernels .svg", format)}
+		_, err := io.WriteString(w, r.text())
+		return err
 	}
 	err := to(out, c.Format)
 	for _, name := range c.Output {

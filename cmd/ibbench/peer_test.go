@@ -150,6 +150,8 @@ for a; do case $a in */osu_*) exec "$a" ;; esac; done
 func TestWrongPeersAreRefused(t *testing.T) {
 	exits(t, []string{"-q"}, []exit{
 		{"lat --peer frob", 2, "frob"},
+		{"lat get --peer ucx --warmup 0", 2, "--warmup: it does not go with --peer"},
+		{"bw put --peer ucx --warmup-iters 7", 2, "--warmup-iters: it does not go with --peer"},
 		{"lat get --peer ucx --depth 4", 2, "--depth: it does not go with --peer"},
 		{"lat get localhost --peer ucx", 2, "HOST: it does not go with --peer"},
 		{"bw put --peer ucx --depth 1,2", 2, "--depth"},

@@ -54,6 +54,7 @@ const (
 // do not go with a peer, and whether they are set.
 func (c *common) beside(ctx context.Context, io streams, p *peered, t *timing, r *repeated, x perftestCmd, asked map[string]bool) error {
 	asked["--ranks"], asked["--metrics"], asked["--duration"] = c.Ranks != 2, c.Metrics != "", t.Duration != nil
+	asked["--warmup"], asked["--warmup-iters"] = t.Warmup != defaultWarmup, t.WarmupIters != defaultWarmupIters
 	for _, name := range slices.Sorted(maps.Keys(asked)) {
 		if asked[name] {
 			return usageError{fmt.Errorf("%s: it does not go with --peer, which measures --iters operations, of the same kind on both sides, between two processes on this machine", name)}

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
@@ -118,8 +117,10 @@ func rankMain() int {
 	if err == nil {
 		return exitOK
 	}
-	// When a peer has died or failed, the peer's own message is the one that says why.
-	if !errors.Is(err, conduit.ErrPeerDown) && !errors.Is(err, measure.ErrElsewhere) && ctx.Err() == nil {
+	// When a peer has ended, its own message is the one that says why. One that is there and cannot
+	// be reached has none.
+	var lost *bootstrap.LostError
+	if !errors.As(err, &lost) && !errors.Is(err, measure.ErrElsewhere) && ctx.Err() == nil {
 		fmt.Fprintf(os.Stderr, "ibbench: rank %d: %v\n", rank, err)
 	}
 	return exitSetup

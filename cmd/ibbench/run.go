@@ -198,6 +198,8 @@ func (m *planned) complete(common []planfile.Setting, flags map[string]*kong.Fla
 		switch {
 		case f == nil:
 			return planfile.At(s.Line, "%s has no setting %q; the nearest is %q", m.path, s.Key, nearest(s.Key, []map[string]*kong.Flag{flags}))
+		case len(s.Values) == 0 && !slices.ContainsFunc(common, func(c planfile.Setting) bool { return flags[c.Key] == f }):
+			return planfile.At(s.Line, "%s: an empty list takes back what [common] says, which is nothing", s.Key)
 		case own[f]:
 			return planfile.At(s.Line, "%s is set above already, as %s or by another of its names", s.Key, f.Name)
 		}
@@ -215,7 +217,7 @@ func (m *planned) complete(common []planfile.Setting, flags map[string]*kong.Fla
 // asFlags writes a setting as on a command line.
 func asFlags(f *kong.Flag, s planfile.Setting) (args []string) {
 	values := s.Values
-	if !f.IsSlice() {
+	if !f.IsSlice() && len(values) > 0 {
 		values = []string{strings.Join(values, ",")}
 	}
 	for _, v := range values {
@@ -252,12 +254,16 @@ func (m *planned) about(err error) int {
 
 // claim refuses a file that an earlier measurement writes.
 func (m *planned) claim(files map[string]int, flags map[string]*kong.Flag) error {
+	var paths []string
 	for _, a := range m.args {
-		path, ok := strings.CutPrefix(a, "--output=")
-		if !ok || flags["output"] == nil {
-			continue
+		if path, ok := strings.CutPrefix(a, "--output="); ok {
+			paths = append(paths, filepath.Clean(path))
 		}
-		path = filepath.Clean(path)
+	}
+	if by := os.Getenv("IBBENCH_OUTPUT"); by != "" && len(paths) == 0 && flags["output"] != nil {
+		paths = []string{filepath.Clean(by)}
+	}
+	for _, path := range paths {
 		if line := files[path]; line != 0 {
 			return planfile.At(m.Line, "%s would be overwritten: the measurement of line %d writes it, too; give each a file, ibbench report takes several", path, line)
 		}

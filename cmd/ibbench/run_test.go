@@ -79,6 +79,15 @@ func TestAPlanIsShownAsCommandLines(t *testing.T) {
 	}
 }
 
+// What is common can be taken back, also where no value is as good as none.
+func TestAMeasurementTakesBackWhatIsCommon(t *testing.T) {
+	_, out, errs, code := runPlan(t, twoLines+"iters = []\nquiet = []\nduration = '1ms'\n", "--check")
+	want := "ibbench lat amo --duration=1ms --fabric=shm --warmup=0s\n"
+	if code != 0 || !strings.HasSuffix(out, want) || errs != "" {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+}
+
 // All of a plan is checked before the first measurement, which would leave a file here.
 func TestWrongPlansAreRefusedWithTheirLine(t *testing.T) {
 	const first = "[[measure]]\ncommand = 'lat put'\nsize = 8\niters = 10\nfabric = 'shm'\noutput = 'first.json'\n"
@@ -90,6 +99,7 @@ func TestWrongPlansAreRefusedWithTheirLine(t *testing.T) {
 		"[[measure]]\ncommand = 'flow'\n":                                     `line 7: flow what?`,
 		"[[measure]]\ncommand = 'serve'\n":                                    `line 7: serve can be no part of a plan`,
 		"[[measure]]\ncommand = 'lat put'\nsizes = 'many'\n":                  `line 9: --sizes: size "many"`,
+		"[[measure]]\ncommand = 'lat put'\niters = []\n":                      `line 9: iters: an empty list takes back what [common] says`,
 		"[[measure]]\ncommand = 'lat put'\niters = 'x'\n":                     `line 9: --iters`,
 		"[[measure]]\ncommand = 'lat put'\nassert = ['p50<x']\n":              `line 9: --assert: assertion`,
 		"[[measure]]\ncommand = 'lat put'\nsize = 8\nsizes = 8\n":             `line 10: sizes is set above already`,
@@ -110,6 +120,10 @@ func TestWrongPlansAreRefusedWithTheirLine(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(dir, "first.json")); err == nil {
 			t.Errorf("%s: the first measurement was begun", text)
 		}
+	}
+	t.Setenv("IBBENCH_OUTPUT", "all.json")
+	if _, _, errs, code := runPlan(t, twoLines); code != exitUsage || !strings.Contains(errs, "line 12: all.json would be overwritten") {
+		t.Errorf("a file that the environment names: exit code %d, %q", code, errs)
 	}
 	exits(t, nil, []exit{{"run", 2, "ibbench run --example"}, {"run /nowhere.toml", 2, "/nowhere.toml"}})
 }

@@ -235,7 +235,7 @@ func (c *common) ask(ctx context.Context, host string, p *plan.Plan, fabrics []s
 		err = fmt.Errorf("it measures for another client: %w", err)
 	}
 	if err != nil {
-		return fmt.Errorf("ibbench serve at %s: %w", addr, err)
+		return fmt.Errorf("ibbench serve at %s, which takes one client at a time: %w", addr, err)
 	}
 	boot = swap(boot)
 	name, err := os.Hostname()

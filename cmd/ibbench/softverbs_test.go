@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
@@ -12,6 +13,20 @@ import (
 
 // inUserSpace runs the program with the verbs device in user space, for JSON.
 func inUserSpace(t *testing.T, env []string, args ...string) []report.Series {
+	t.Helper()
+	out, errs, code := finish(t, userSpace(t, env, append(args, "--format", "json", "-q")...))
+	if code != 0 {
+		t.Fatalf("%v: exit code %d, standard error %q", args, code, errs)
+	}
+	var all []report.Series
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		t.Fatalf("%v: %v in %q", args, err, out)
+	}
+	return all
+}
+
+// userSpace is the program with the verbs device in user space.
+func userSpace(t *testing.T, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	if !withCgo {
 		t.Skip("this build has no verbs: CGO_ENABLED=0")
@@ -26,20 +41,24 @@ func inUserSpace(t *testing.T, env []string, args ...string) []report.Series {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd, err := softverbs.Command(t.Context(), exe, append(args, "--format", "json", "-q")...)
+	cmd, err := softverbs.Command(t.Context(), exe, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd.Env = append(append(os.Environ(), asProgram+"=1"), env...)
-	out, errs, code := finish(t, cmd)
-	if code != 0 {
-		t.Fatalf("%v: exit code %d, standard error %q", args, code, errs)
+	return cmd
+}
+
+// Both ranks are there, and what each knows of the other is the only reason that there is.
+func TestARankThatIsNotReachedIsExplained(t *testing.T) {
+	for _, op := range []string{"put", "am"} {
+		for faults, want := range map[string]string{"post=333,node=0": "cannot allocate memory", "cut=333,node=1": "transport retries exceeded", "kill=333,node=1": "signal: killed"} {
+			_, errs, code := finish(t, userSpace(t, []string{"SOFTVERBS_FAULTS=" + faults}, "lat", op, "--size", "8", "--iters", "3000", "--warmup", "0", "--fabric", "ibv", "-q"))
+			if code != exitSetup || !strings.Contains(errs, want) || strings.Contains(errs, "context canceled") {
+				t.Errorf("lat %s, %s: exit code %d: %s", op, faults, code, errs)
+			}
+		}
 	}
-	var all []report.Series
-	if err := json.Unmarshal([]byte(out), &all); err != nil {
-		t.Fatalf("%v: %v in %q", args, err, out)
-	}
-	return all
 }
 
 func TestPerftestAndUCXBesideUs(t *testing.T) {

@@ -165,8 +165,10 @@ func TestDelayAndWireAreSeenInTimes(t *testing.T) {
 
 // A plan with a mistake would be a test that tests nothing.
 func TestAPlanThatIsNotUnderstoodEndsTheProgram(t *testing.T) {
-	out, err := withDevice(t, envLauncher+"=puts", "SOFTVERBS_FAULTS=pots=3")
-	if err == nil || !strings.Contains(out, "not understood") {
-		t.Errorf("%v:\n%s", err, out)
+	for _, plan := range []string{"pots=3", "post=3x", "post=", "kill=0", "delay=5m", "delay=1 ms", "post=50,node=one"} {
+		out, err := withDevice(t, envLauncher+"=puts", "SOFTVERBS_FAULTS="+plan)
+		if err == nil || !strings.Contains(out, "not understood") {
+			t.Errorf("%s: %v:\n%s", plan, err, out)
+		}
 	}
 }

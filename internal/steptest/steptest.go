@@ -7,10 +7,25 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
 	"slices"
 	"strings"
+	"testing"
 )
+
+// EnvRequire makes a test that may not step a thread fail when it is "1", so that skipping cannot
+// hide rot.
+const EnvRequire = "IBCONDUIT_REQUIRE_PTRACE"
+
+// Skip skips a test if err says that no thread can be stepped here, unless EnvRequire is set.
+func Skip(t testing.TB, err error) {
+	t.Helper()
+	if os.Getenv(EnvRequire) != "1" && (errors.Is(err, ErrUnsupported) || errors.Is(err, fs.ErrPermission)) {
+		t.Skip(err)
+	}
+}
 
 // ErrUnsupported is why nothing can be counted where there is no way to step a thread.
 var ErrUnsupported = errors.New("instructions are counted on linux/amd64 only")

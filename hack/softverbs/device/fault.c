@@ -26,26 +26,40 @@ bool sv_faulty;
 static struct fault faults[16];
 static uint32_t count;
 
-/* A count, or a time: 5ms, 20us, 300ns. */
-static uint64_t value_of(const char *text)
-{
-	char *end;
-	uint64_t v = strtoull(text, &end, 10);
-
-	if (!strcmp(end, "us"))
-		return v * 1000;
-	if (!strcmp(end, "ms"))
-		return v * 1000000;
-	if (!strcmp(end, "s"))
-		return v * 1000000000;
-	return v;
-}
-
 /* A plan that is not understood would be a test that tests nothing. */
 static void misread(const char *what)
 {
 	fprintf(stderr, "softverbs: SOFTVERBS_FAULTS: '%s' is not understood (post= overrun= cut= kill= delay=, with node= peer=)\n", what);
 	abort();
+}
+
+static uint64_t count_of(const char *text)
+{
+	char *end;
+	uint64_t v = strtoull(text, &end, 10);
+
+	if (*text < '0' || *text > '9' || *end)
+		misread(text);
+	return v;
+}
+
+/* 5ms, 20us, 300ns. */
+static uint64_t time_of(const char *text)
+{
+	char *unit;
+	uint64_t v = strtoull(text, &unit, 10);
+
+	if (*text < '0' || *text > '9')
+		misread(text);
+	if (!*unit || !strcmp(unit, "ns"))
+		return v;
+	if (!strcmp(unit, "us"))
+		return v * 1000;
+	if (!strcmp(unit, "ms"))
+		return v * 1000000;
+	if (strcmp(unit, "s"))
+		misread(text);
+	return v * 1000000000;
 }
 
 static void read_one(char *text)
@@ -60,13 +74,15 @@ static void read_one(char *text)
 			misread(item);
 		*value++ = 0;
 		if (!strcmp(item, "node")) {
-			node = (uint32_t)value_of(value);
+			node = (uint32_t)count_of(value);
 		} else if (!strcmp(item, "peer")) {
-			f.peer = (uint32_t)value_of(value);
+			f.peer = (uint32_t)count_of(value);
 		} else {
 			for (f.kind = 0; f.kind < KINDS && strcmp(item, names[f.kind]); f.kind++)
 				;
-			f.value = value_of(value);
+			f.value = f.kind == DELAY ? time_of(value) : count_of(value);
+			if (!f.value && f.kind < DELAY)
+				misread("the first is 1, not 0");
 		}
 	}
 	if (f.kind == KINDS)

@@ -100,7 +100,7 @@ func point(s *report.Series) string {
 	add(p.Live > 0, "live %d", p.Live)
 	add(p.Steps > 0, "steps %d", p.Steps)
 	add(p.Walk > 0, "walk %d", p.Walk)
-	add(s.Env.Ranks > 2 || join, "ranks %d", s.Env.Ranks)
+	add(s.Env.Ranks > 2 || join || s.Flow != nil, "ranks %d", s.Env.Ranks)
 	return name + " " + s.Env.Fabric
 }
 
@@ -143,6 +143,9 @@ type side struct {
 func sideWith(all []*report.Series) side {
 	x := side{map[string][]report.Figures{}, map[string]string{}, all[0].Env}
 	for _, s := range all {
+		if s.Flow != nil && s.Flow.Failed != "" {
+			continue
+		}
 		name := point(s)
 		x.figures[name] = append(x.figures[name], rounds(s)...)
 		x.unit[name] = s.Result.Unit

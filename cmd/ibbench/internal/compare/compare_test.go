@@ -101,3 +101,19 @@ func TestOtherPointsAndMachinesAreNamed(t *testing.T) {
 		t.Errorf("notes %q", r.Notes)
 	}
 }
+
+// What had no end has no figures.
+func TestARunThatFailedIsNoPoint(t *testing.T) {
+	run := func(failed string) []*report.Series {
+		s := series(2, 10)
+		s.Kind, s.Flow = report.KindFlow, &report.Flow{Arm: "normal", Failed: failed}
+		if failed != "" {
+			s.Result.P, s.Result.Mean = nil, 0
+		}
+		return []*report.Series{s, series(8, 10)}
+	}
+	r := Compare(run(""), run("killed"), []string{"p50"}, 0)
+	if len(r.Rows) != 1 || !slices.Equal(r.OnlyOld, []string{"flow put size 2 normal shm"}) || r.OnlyNew != nil {
+		t.Errorf("%+v", r)
+	}
+}

@@ -122,7 +122,7 @@ func (m *messages) serve(ctx context.Context) error {
 		}
 	}
 	m.served++
-	cause := ctx.Err()
+	cause := context.Cause(ctx)
 	stop()
 	serving.Wait()
 	for _, err := range errs {

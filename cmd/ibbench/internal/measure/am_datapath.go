@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -32,9 +33,10 @@ func (m *messages) onEcho(c *am.Call) {
 	_ = c.Reply(^c.Arg(0))
 }
 
-// onTake counts a post: of goroutine Arg(0), message Arg(1).
+// onTake counts a post: of goroutine Arg(0)>>32, message uint32(Arg(0)). With one argument 8 bytes
+// and their head fit into a cache line.
 func (m *messages) onTake(c *am.Call) {
-	from, number, p, x := c.Arg(0), c.Arg(1), c.Payload(), m.posts.Load()
+	from, number, p, x := c.Arg(0)>>32, c.Arg(0)&math.MaxUint32, c.Payload(), m.posts.Load()
 	if from >= uint64(len(x.inbox)) || len(p) != len(x.want) || number%everyPayload == 0 && !bytes.Equal(p, x.want) {
 		x.wrong.Add(1)
 		return
@@ -116,10 +118,11 @@ func (p *poster) post(ctx context.Context, n int) error {
 	medium := am.Medium(p.payload)
 	for range n {
 		var err error
+		arg := p.id<<32 | p.number&math.MaxUint32
 		if len(p.payload) > 0 {
-			err = p.m.take.PostWith(ctx, p.endpoint, p.peer, medium, p.id, p.number)
+			err = p.m.take.PostWith(ctx, p.endpoint, p.peer, medium, arg)
 		} else {
-			err = p.m.take.Post(ctx, p.endpoint, p.peer, p.id, p.number)
+			err = p.m.take.Post(ctx, p.endpoint, p.peer, arg)
 		}
 		if err != nil {
 			return err

@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -89,7 +90,7 @@ func (s *session) sleep(d time.Duration) error {
 	case <-time.After(d):
 		return nil
 	case <-s.ctx.Done():
-		return s.ctx.Err()
+		return context.Cause(s.ctx)
 	}
 }
 

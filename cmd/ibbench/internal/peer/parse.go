@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -38,7 +39,10 @@ func Parse(text string) (*Output, error) {
 		case fields[0] == "#bytes":
 			columns = strings.Fields(joined.Replace(line))
 		case columns != nil:
-			return o, o.row(columns, fields)
+			if err := o.row(columns, fields); err != nil {
+				return nil, err
+			}
+			return measured(o)
 		default:
 			for _, m := range setting.FindAllStringSubmatch(line, -1) {
 				o.Settings[strings.TrimSpace(m[1])] = m[2]
@@ -46,6 +50,14 @@ func Parse(text string) (*Output, error) {
 		}
 	}
 	return nil, fmt.Errorf("no table of results in %q", tail(text))
+}
+
+// measured refuses a mean that is less than the digits of a tool show: nothing has a ratio to 0.
+func measured(o *Output) (*Output, error) {
+	if o.Figures.Mean <= 0 {
+		return nil, errors.New("the mean is 0: more than its digits show is not known")
+	}
+	return o, nil
 }
 
 // used are the columns that are read.

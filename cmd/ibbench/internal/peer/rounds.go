@@ -345,8 +345,8 @@ func medians(rounds []report.Round, side func(report.Round) report.Figures, unit
 	of := func(pick func(report.Figures) float64) []float64 {
 		var v []float64
 		for _, r := range rounds {
-			if !r.Discarded {
-				v = append(v, pick(side(r)))
+			if f := pick(side(r)); !r.Discarded && f > 0 { // 0: not reported, or less than a tool's digits show
+				v = append(v, f)
 			}
 		}
 		return v
@@ -356,11 +356,11 @@ func medians(rounds []report.Round, side func(report.Round) report.Figures, unit
 	r.P["50"] = r.Mean // of a bandwidth each round has one figure
 	if unit == "ns" {
 		delete(r.P, "50")
-		if p50 := of(func(f report.Figures) float64 { return f.P50 }); slices.Max(p50) > 0 { // some report no more than the mean
+		if p50 := of(func(f report.Figures) float64 { return f.P50 }); len(p50) > 0 { // some report no more than the mean
 			r.Min, r.Max = slices.Min(p50), slices.Max(p50)
 			r.P["50"] = math.Round(stats.Median(p50))
 		}
-		if p99 := of(func(f report.Figures) float64 { return f.P99 }); slices.Max(p99) > 0 {
+		if p99 := of(func(f report.Figures) float64 { return f.P99 }); len(p99) > 0 {
 			r.P["99"] = math.Round(stats.Median(p99))
 		}
 	}

@@ -118,14 +118,17 @@ func parseUCX(text string, pt plan.Point) (*Output, error) {
 				return nil, fmt.Errorf("no rate in %q", strings.TrimSpace(line))
 			}
 			perSecond, err := number(fields[8], "rate")
-			return &Output{Iters: pt.Iters, Figures: report.Figures{Mean: perSecond * float64(bytesOf(pt))}}, err
+			if err != nil {
+				return nil, err
+			}
+			return measured(&Output{Iters: pt.Iters, Figures: report.Figures{Mean: perSecond * float64(bytesOf(pt))}})
 		}
 		p50, err1 := number(fields[2], "time in us")
 		mean, err2 := number(fields[4], "time in us")
 		if err := errors.Join(err1, err2); err != nil {
 			return nil, fmt.Errorf("%w, in %q", err, strings.TrimSpace(line))
 		}
-		return &Output{Iters: pt.Iters, Figures: report.Figures{P50: p50 * 1e3, Mean: mean * 1e3}}, nil
+		return measured(&Output{Iters: pt.Iters, Figures: report.Figures{P50: p50 * 1e3, Mean: mean * 1e3}})
 	}
 	return nil, fmt.Errorf("no line of the whole run in %q", tail(text))
 }

@@ -125,6 +125,7 @@ Final:                 20000      0.180     0.195     0.212       39.15      39.
 	for text, want := range map[string]string{
 		"": "no line of the whole run", "Final: 20000 0.1": "no line of the whole run",
 		"Final: 20000 nan 0.1 0.2": "no time in us", "Final: 20000 0.1 0.1 -2": "no time in us",
+		"Final: 20000 0.000 0.000 0.000": "the mean is 0",
 	} {
 		if _, err := parseUCX(text, lat); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", text, err, want)
@@ -135,6 +136,19 @@ Final:                 20000      0.180     0.195     0.212       39.15      39.
 		if _, err := parseUCX(text, lat); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", text, err, want)
 		}
+	}
+}
+
+// A median below the digits of a tool is none.
+func TestAFigureOfZeroIsNoBestRound(t *testing.T) {
+	theirs := []report.Figures{{P50: 1, Mean: 2}, {Mean: 3}, {P50: 2, Mean: 1}}
+	x := &contest{times: 1, series: &report.Series{Result: report.Result{Unit: "ns"}}, theirs: new(Output)}
+	for _, f := range theirs {
+		x.rounds = append(x.rounds, report.Round{Ours: report.Figures{P50: 4, Mean: 5, P99: 6}, Theirs: f})
+	}
+	s := x.report([]bool{true, true, true}, "")
+	if p := s.Perftest.Result; p.Min != 1 || p.P["50"] != 2 || p.Mean != 2 || s.Ratio.Best != 4 || s.Ratio.P99 != nil {
+		t.Errorf("%+v, ratio %+v", p, s.Ratio)
 	}
 }
 

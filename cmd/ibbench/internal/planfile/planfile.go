@@ -33,7 +33,8 @@ type Step struct {
 	Settings []Setting
 }
 
-// Setting is a key and its value, or the items of a list.
+// Setting is a key and its value, or the items of a list. A measurement takes back with an empty
+// list what is common.
 type Setting struct {
 	Line   int
 	Key    string
@@ -143,6 +144,8 @@ func (r *reader) setting(s Setting) error {
 		return At(s.Line, "%s stands above all tables; what all measurements have in common goes below [%s]", s.Key, common)
 	case r.table == common && s.Key == command:
 		return At(s.Line, "%s belongs to a [[%s]]", command, measure)
+	case r.table == common && len(s.Values) == 0:
+		return At(s.Line, "%s: an empty list", s.Key)
 	case r.table == common:
 		r.plan.Common = append(r.plan.Common, s)
 		return nil
@@ -190,9 +193,6 @@ func (r *reader) values(n *unstable.Node) (all []string, err error) {
 				return nil, err
 			}
 			all = append(all, some...)
-		}
-		if len(all) == 0 {
-			return nil, errors.New("an empty list")
 		}
 		return all, nil
 	}

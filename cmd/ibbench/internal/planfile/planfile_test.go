@@ -38,7 +38,7 @@ func TestErrorsSayWhichLineIsWrong(t *testing.T) {
 		"[[measure]]\n\n[[measure]]\n":        `line 1: this measurement has no command, such as command = "lat put"`,
 		"[[measure]]\ncommand = ''\n":         `line 1: this measurement has no command, such as command = "lat put"`,
 		"[[measure]]\ncommand = 'lat -o x'\n": "line 1: -o in the command: flags are keys of a measurement, without dashes",
-		"[[measure]]\nsizes = []\n":           "line 2: sizes: an empty list",
+		"[common]\nsizes = []\n":              "line 2: sizes: an empty list",
 		"[[measure]]\nsizes = [[8]]\n":        "line 2: sizes: a list in a list",
 		"[[measure]]\nwhen = 2026-01-02\n":    `line 2: when: want a text, a number, true, false, or a list of them; a time is a text, as "300ms"`,
 		"[[measure]]\nfor = { a = 1 }\n":      `line 2: for: want a text, a number, true, false, or a list of them; a time is a text, as "300ms"`,

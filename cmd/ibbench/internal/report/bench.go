@@ -58,6 +58,9 @@ func (b *bench) line(s *Series, impl string, r *Result) error {
 		}
 		name += "/cache=" + s.Cache.Side
 	case s.Flow != nil:
+		if s.Plan.Variant != "" {
+			name += "/variant=" + strings.ReplaceAll(s.Plan.Variant, " ", "_")
+		}
 		name += fmt.Sprintf("/arm=%s/limit=%d", strings.ReplaceAll(s.Flow.Arm, " ", "_"), s.Flow.Limit)
 	case s.Heap != nil:
 		name += fmt.Sprintf("/live=%d", s.Plan.Live)

@@ -3,6 +3,7 @@
 package report
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"html"
@@ -11,10 +12,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/pairs"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 )
 
 // probe looks at the page in a browser: what it drew, and where.
@@ -96,6 +99,35 @@ func TestTheBrowserDrawsWhatWasMeasured(t *testing.T) {
 	}
 	if len(colors) < 10 {
 		t.Errorf("the picture has %d colours: it is blank", len(colors))
+	}
+}
+
+// A browser prints a page that is too wide for its paper in smaller letters, down to two thirds.
+func TestTheWidestTableFitsOnPaper(t *testing.T) {
+	all := pageSeries()
+	s := all[slices.IndexFunc(all, func(s *Series) bool { return s.Kind == KindPerftest })]
+	s.Op, s.Plan.Op, s.Result.Count, s.Result.P["99"], s.Result.P["99.9"] = plan.AM, plan.AM, 2400000, 12345, 123456
+	s.UCX, s.Ratio.Best, s.Goal = &UCX{Result: s.Perftest.Result}, 2.98, &Goal{1.8, Open}
+	s.Perftest.Tool = "ib_atomic_lat"
+	var b bytes.Buffer
+	if err := NewPage("", []*Series{s}).Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	name := filepath.Join(dir, "page.html")
+	page := strings.Replace(strings.Replace(b.String(), "@media print", "@media screen", 1), "</body>",
+		`<script>document.title = 'right: ' + Math.round(document.querySelector('table').getBoundingClientRect().right)</script></body>`, 1)
+	if err := os.WriteFile(name, []byte(page), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const paper = 717 // A4 in CSS pixels, less margins of 1 cm
+	var right int
+	m := regexp.MustCompile(`right: (\d+)`).FindStringSubmatch(browse(t, dir, "--window-size="+fmt.Sprint(paper)+",1000", "--dump-dom", name))
+	if m != nil {
+		_, _ = fmt.Sscan(m[1], &right)
+	}
+	if right < paper/2 || right > paper*3/2 {
+		t.Errorf("the table ends at %d of %d", right, paper)
 	}
 }
 

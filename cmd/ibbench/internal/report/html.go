@@ -49,16 +49,29 @@ type Picture struct {
 	Chart chart.Picture
 }
 
-// NewPage sorts series into sections, in the order in which they come.
+// NewPage sorts series into sections, in the order in which they come. Where files have the same
+// point each has a section of its own.
 func NewPage(title string, all []*Series) *Page {
 	p := &Page{Title: title}
+	where := make([]string, len(all))
+	from, twice := make(map[string]string), make(map[string]bool) // by point, and by section
+	for i, s := range all {
+		where[i] = header(s) + "\x00" + p.machine(s).ID
+		point := where[i] + "\x00" + s.point()
+		if _, ok := from[point]; !ok {
+			from[point] = s.File
+		}
+		twice[where[i]] = twice[where[i]] || from[point] != s.File
+	}
 	byKey := make(map[string]*Section)
-	for _, s := range all {
-		m := p.machine(s)
-		key := header(s) + "\x00" + m.ID
+	for i, s := range all {
+		key, title := where[i], header(s)
+		if twice[key] {
+			key, title = key+"\x00"+s.File, title+", "+s.File
+		}
 		x := byKey[key]
 		if x == nil {
-			x = &Section{ID: fmt.Sprintf("s%d", len(p.Sections)+1), Title: header(s), Machine: m, Caption: "Figures"}
+			x = &Section{ID: fmt.Sprintf("s%d", len(p.Sections)+1), Title: title, Machine: p.machine(s), Caption: "Figures"}
 			byKey[key] = x
 			p.Sections = append(p.Sections, x)
 		}
@@ -71,6 +84,20 @@ func NewPage(title string, all []*Series) *Page {
 		x.pairs()
 	}
 	return p
+}
+
+// point tells the series of a section apart, however long each was measured.
+func (s *Series) point() string {
+	p := s.Plan
+	p.Iters, p.Duration, p.Warmup, p.WarmupIters, p.Rounds, p.Cycles = 0, 0, 0, 0, 0, 0
+	name := fmt.Sprintf("%d %+v", s.Size, p)
+	if s.Cache != nil {
+		name += s.Cache.Side
+	}
+	if f := s.Flow; f != nil {
+		name += fmt.Sprintf(" %s %d", f.Arm, f.Limit)
+	}
+	return name
 }
 
 // machine is the setting that a series' environment tells of.
@@ -339,6 +366,9 @@ dd { margin: 0; }
   nav { display: none; }
   section, figure, tr { break-inside: avoid; }
   .wide { overflow: visible; }
+  table { font-size: 8pt; }
+  th, td { padding: .1rem .25rem; }
+  th { white-space: normal; }
 }
 </style>
 </head>

@@ -3,7 +3,10 @@ package report
 import (
 	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -85,6 +88,68 @@ func TestThePageHasAllFiguresAndAsksForNothing(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?i)(?:href|src)="([^"]*)"|url\(|@import|<script|https?:[^"]*`).FindAllStringSubmatch(page, -1) {
 		if !strings.HasPrefix(m[1], "#") && m[0] != "http://www.w3.org/2000/svg" {
 			t.Errorf("the page asks for %s", m[0])
+		}
+	}
+}
+
+// What lacks something is an error of its file, and not the end of the program.
+func TestDamagedResultsAreRefused(t *testing.T) {
+	of := func(all []*Series, kind string) *Series {
+		i := slices.IndexFunc(all, func(s *Series) bool { return s.Kind == kind })
+		return all[i]
+	}
+	for name, damage := range map[string]func(all []*Series){
+		"":           func([]*Series) {},
+		"no ratio":   func(all []*Series) { of(all, KindPerftest).Ratio = new(Ratio) },
+		"no peer":    func(all []*Series) { of(all, KindPerftest).Perftest = nil },
+		"no values":  func(all []*Series) { of(all, plan.Pairs).Pairs.Values = nil },
+		"a row less": func(all []*Series) { p := of(all, plan.Pairs).Pairs; p.Networks = p.Networks[1:] },
+	} {
+		all := pageSeries()
+		for _, s := range all {
+			s.Schema = Schema
+		}
+		damage(all)
+		path := filepath.Join(t.TempDir(), "r.ndjson")
+		if err := os.WriteFile(path, []byte(format(t, "ndjson", all...)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Read(path); (err != nil) != (name != "") || err != nil && !strings.Contains(err.Error(), "is damaged") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Rows of one table that differ in nothing but their figures would tell nobody which is which.
+func TestFilesWithTheSamePointAreSectionsApart(t *testing.T) {
+	read := func(file string, iters int64, sizes ...int64) (all []*Series) {
+		for _, size := range sizes {
+			s := pageSeries()[0]
+			s.File, s.Size, s.Plan.Size, s.Plan.Iters = file, size, size, iters
+			all = append(all, s)
+		}
+		return all
+	}
+	for _, c := range []struct {
+		more []*Series
+		want []string // of the rows of each section
+	}{
+		{read("b.json", 7, 8, 64), []string{", a.json 8 64", ", b.json 8 64"}},
+		{read("b.json", 7, 64, 128), []string{", a.json 8 64", ", b.json 64 128"}},
+		{read("b.json", 7, 128), []string{" 8 64 128"}},
+		{read("a.json", 7, 8), []string{" 8 64 8"}},
+	} {
+		all := append(read("a.json", 5, 8, 64), c.more...)
+		var got []string
+		for _, x := range NewPage("", all).Sections {
+			text := strings.TrimPrefix(x.Title, header(all[0]))
+			for _, row := range x.Rows {
+				text += " " + row[0]
+			}
+			got = append(got, text)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("sections %q, want %q", got, c.want)
 		}
 	}
 }

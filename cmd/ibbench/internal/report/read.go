@@ -36,12 +36,33 @@ func Read(path string) ([]*Series, error) {
 		return nil, fmt.Errorf("%s: no results: nothing had been measured when it was written", path)
 	}
 	for i, s := range all {
+		if s != nil {
+			s.File = path
+		}
 		switch {
 		case s == nil || s.Schema == "" || s.Env == nil:
 			return nil, fmt.Errorf("%s: object %d is no result of ibbench: it lacks schema or env", path, i+1)
 		case s.Schema != Schema:
 			return nil, fmt.Errorf("%s: object %d has the schema %q; this ibbench reads %q", path, i+1, s.Schema, Schema)
 		}
+		if err := s.damage(); err != nil {
+			return nil, fmt.Errorf("%s: object %d is damaged: %w", path, i+1, err)
+		}
 	}
 	return all, nil
+}
+
+// damage tells of a result that lacks what its kind has, which nothing here looks for.
+func (s *Series) damage() (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("it cannot be drawn: %v", r)
+		}
+	}()
+	for _, x := range NewPage("", []*Series{s}).Sections {
+		for _, p := range x.Pictures {
+			_ = p.Chart.SVG()
+		}
+	}
+	return nil
 }

@@ -45,6 +45,8 @@ type Series struct {
 	Pairs      *pairs.Matrix `json:"pairs,omitempty"`
 	Asserts    []Assert      `json:"asserts,omitempty"`
 	Notes      []string      `json:"notes,omitempty"`
+
+	File string `json:"-"` // that it was read from
 }
 
 // Env says where a series was measured.

@@ -174,7 +174,11 @@ func opName(s *Series) string {
 	if s.Plan.Local != "" {
 		name += " --local " + s.Plan.Local
 	}
-	if s.Plan.Variant != "" {
+	switch {
+	case s.Plan.Variant == "":
+	case s.Flow != nil:
+		name += ", " + s.Plan.Variant
+	default:
 		name += " --variant " + s.Plan.Variant
 	}
 	return name
