@@ -51,14 +51,20 @@ type stage struct {
 	count    map[string]map[outcome]int // by package
 	results  []result
 	packages int
+	maySkip  map[[2]string]bool // nil: all may
 }
 
-func runStage(r io.Reader, w io.Writer, name, file string) (ok bool, err error) {
+func runStage(r io.Reader, w io.Writer, name, file, skips string) (ok bool, err error) {
 	s := &stage{
 		name: name, w: w,
 		output:  map[[2]string]string{},
 		running: map[[2]string]bool{},
 		count:   map[string]map[outcome]int{},
+	}
+	if skips != "" {
+		if s.maySkip, err = readSkips(strings.Split(skips, ",")); err != nil {
+			return false, err
+		}
 	}
 	if err := s.read(r); err != nil {
 		return false, err
@@ -126,6 +132,11 @@ func (s *stage) endTest(e event) {
 		s.printf("--- FAIL: %s.%s (%.2fs)\n%s", short(e.Package), e.Test, e.Elapsed, text)
 	case skipped:
 		r.Reason = reason(text)
+		name, _, _ := strings.Cut(e.Test, "/")
+		if s.maySkip != nil && !s.maySkip[[2]string{short(e.Package), name}] {
+			r.Outcome = failed
+			s.printf("--- FAIL: %s.%s skips, and is in no table of those that may: %s\n", short(e.Package), e.Test, r.Reason)
+		}
 	}
 	s.add(r)
 }
@@ -224,4 +235,30 @@ func writeResults(file string, results []result) error {
 		}
 	}
 	return f.Close()
+}
+
+// readSkips reads the tests that may skip: package, test and reason in a line.
+func readSkips(files []string) (map[[2]string]bool, error) {
+	may := map[[2]string]bool{}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(string(text)) {
+			f := strings.Fields(line)
+			if len(f) == 0 || strings.HasPrefix(f[0], "#") {
+				continue
+			}
+			if len(f) < 3 {
+				return nil, fmt.Errorf("%s: %q: want a package, a test and a reason", name, strings.TrimSpace(line))
+			}
+			pkg := module + "/" + f[0]
+			if f[0] == "." {
+				pkg = module
+			}
+			may[[2]string{short(pkg), f[1]}] = true
+		}
+	}
+	return may, nil
 }

@@ -79,7 +79,7 @@ func TestStage(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var out bytes.Buffer
-			ok, err := runStage(strings.NewReader(c.in), &out, "race", "")
+			ok, err := runStage(strings.NewReader(c.in), &out, "race", "", "")
 			if got := ok && err == nil; got != c.ok {
 				t.Errorf("ok = %v (%v), want %v", got, err, c.ok)
 			}
@@ -97,6 +97,34 @@ func TestStage(t *testing.T) {
 	}
 }
 
+// A skip that no table has is a failure, of a subtest too.
+func TestOnlyTestsOfTheTablesMaySkip(t *testing.T) {
+	table := filepath.Join(t.TempDir(), "skips")
+	if err := os.WriteFile(table, []byte("# verbs TestC no\n\nverbs TestA it knows why\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	in := func(tests ...string) string {
+		var lines []string
+		for _, name := range tests {
+			lines = append(lines, run(name), wrote(name, "no device"), ended("skip", name))
+		}
+		return stream(append(lines, `{"Action":"pass","Package":"P"}`)...)
+	}
+	for tests, want := range map[string]string{"TestA": "", "TestA/x": "", "TestA TestB": "verbs.TestB skips", "TestC/x": "verbs.TestC/x skips"} {
+		var out bytes.Buffer
+		ok, err := runStage(strings.NewReader(in(strings.Fields(tests)...)), &out, "device", "", table)
+		if err != nil || ok != (want == "") || !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %v, %v: %s", tests, ok, err, &out)
+		}
+	}
+	if err := os.WriteFile(table, []byte("verbs TestA\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := runStage(strings.NewReader(in("TestA")), &bytes.Buffer{}, "device", "", table); err == nil {
+		t.Error("a line without a reason is taken")
+	}
+}
+
 func TestTotalCountsEachTestOnceAcrossStages(t *testing.T) {
 	dir := t.TempDir()
 	native, vm := filepath.Join(dir, "native"), filepath.Join(dir, "vm")
@@ -106,12 +134,12 @@ func TestTotalCountsEachTestOnceAcrossStages(t *testing.T) {
 		run("TestDevice"), wrote("TestDevice", "    a_test.go:3: no RDMA device"), ended("skip", "TestDevice"),
 		run("TestNowhere"), wrote("TestNowhere", "    a_test.go:9: needs a GPU"), ended("skip", "TestNowhere"),
 		run("TestBroken"), ended("pass", "TestBroken"),
-		`{"Action":"pass","Package":"P"}`)), &discard, "native", native)
+		`{"Action":"pass","Package":"P"}`)), &discard, "native", native, "")
 	runStage(strings.NewReader(stream(
 		run("TestPure"), ended("pass", "TestPure"),
 		run("TestDevice"), ended("pass", "TestDevice"),
 		run("TestBroken"), ended("fail", "TestBroken"),
-		`{"Action":"fail","Package":"P"}`)), &discard, "vm", vm)
+		`{"Action":"fail","Package":"P"}`)), &discard, "vm", vm, "")
 
 	var out bytes.Buffer
 	ok, err := runTotal(&out, []string{native, vm})

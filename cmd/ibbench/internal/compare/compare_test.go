@@ -113,7 +113,7 @@ func TestARunThatFailedIsNoPoint(t *testing.T) {
 		return []*report.Series{s, series(8, 10)}
 	}
 	r := Compare(run(""), run("killed"), []string{"p50"}, 0)
-	if len(r.Rows) != 1 || !slices.Equal(r.OnlyOld, []string{"flow put size 2 normal shm"}) || r.OnlyNew != nil {
+	if len(r.Rows) != 1 || !slices.Equal(r.OnlyOld, []string{"flow put size 2 normal ranks 2 shm"}) || r.OnlyNew != nil {
 		t.Errorf("%+v", r)
 	}
 }
