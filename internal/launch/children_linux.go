@@ -6,6 +6,7 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -42,11 +43,39 @@ func (c *children) start(cmd *exec.Cmd) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	end := c.continueStarting()
 	err = cmd.Start()
+	end()
 	if err == nil {
 		c.own[cmd.Process.Pid] = true
 	}
 	return err
+}
+
+// continueStarting continues, until end is called, a child that a Ctrl-Z has stopped before it runs
+// its program: who starts it waits for that. Who is to stop is stopped afterwards. The caller holds
+// mu.
+func (c *children) continueStarting() (end func()) {
+	quit := make(chan struct{})
+	var done sync.WaitGroup
+	done.Go(func() {
+		for {
+			select {
+			case <-quit:
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
+			for _, pid := range offspring() {
+				if !c.own[pid] && !c.before[pid] {
+					_ = syscall.Kill(pid, syscall.SIGCONT)
+				}
+			}
+		}
+	})
+	return func() {
+		close(quit)
+		done.Wait()
+	}
 }
 
 // await returns when a child has ended. It stays a zombie, so that its number is its own.
