@@ -70,6 +70,9 @@ func (c *flowAllToAll) run(ctx context.Context, io streams) error {
 		}}
 	_, err = run.Start(ctx)
 	t.end()
+	if err != nil && len(out.Points) == 0 {
+		return err
+	}
 	return errors.Join(err, c.write(io.out, &out)) // also what was measured before a failure
 }
 

@@ -134,6 +134,9 @@ func (c *flowFT) tables(ctx context.Context, io streams, arms []ftRun, limits []
 	out := &ftReport{Kind: "flow-ft", Class: c.Class, Ranks: c.Ranks, Fabric: c.Fabric, Iterations: c.Iterations, Knee: map[string]int64{}}
 	err := c.runs(ctx, io, t, out, arms, limits, parts)
 	t.end()
+	if err != nil && len(out.Ample) == 0 {
+		return err
+	}
 	return errors.Join(err, c.write(io.out, out, out.svg)) // also what was measured before a failure
 }
 
