@@ -117,10 +117,7 @@ func rankMain() int {
 	if err == nil {
 		return exitOK
 	}
-	// When a peer has ended, its own message is the one that says why. One that is there and cannot
-	// be reached has none.
-	var lost *bootstrap.LostError
-	if !errors.As(err, &lost) && !errors.Is(err, measure.ErrElsewhere) && ctx.Err() == nil {
+	if !measure.PeerEnded(err) && !errors.Is(err, measure.ErrElsewhere) && ctx.Err() == nil {
 		fmt.Fprintf(os.Stderr, "ibbench: rank %d: %v\n", rank, err)
 	}
 	return exitSetup

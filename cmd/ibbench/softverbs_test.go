@@ -61,6 +61,14 @@ func TestARankThatIsNotReachedIsExplained(t *testing.T) {
 	}
 }
 
+// A rank of flow likewise. The receiver waits for what does not come until the launcher ends it.
+func TestASenderThatReachesNobodyIsExplained(t *testing.T) {
+	cmd := userSpace(t, []string{"SOFTVERBS_FAULTS=cut=30,node=0"}, "flow", "incast", "-n", "2", "--memory", "1", "--rounds", "1", "--fabric", "ibv", "-q")
+	if _, errs, code := finish(t, cmd); code != exitSetup || !strings.Contains(errs, "transport retries exceeded") {
+		t.Errorf("exit code %d: %s", code, errs)
+	}
+}
+
 func TestPerftestAndUCXBesideUs(t *testing.T) {
 	for _, tool := range []string{"ib_write_lat", "ucx_perftest"} {
 		if _, err := exec.LookPath(tool); err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"sync"
@@ -94,6 +95,13 @@ func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Event
 // ErrElsewhere is what Rank returns where another rank cannot measure. That rank returns the
 // reason.
 var ErrElsewhere = errors.New("another rank cannot measure")
+
+// PeerEnded reports whether a rank failed because a peer has ended: the peer's own message, or the
+// launcher's, is the one that says why. One that is there and cannot be reached has none.
+func PeerEnded(err error) bool {
+	var lost *bootstrap.LostError
+	return errors.As(err, &lost) || errors.Is(err, conduit.ErrPeerDown) && errors.Is(err, io.EOF)
+}
 
 // ready does what comes before the points and may fail on one rank only. The function it returns
 // ends it.

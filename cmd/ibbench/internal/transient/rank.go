@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 
-	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/memgroup"
 	"github.com/ibconduit/conduit/flow/pressure"
 )
@@ -61,9 +63,9 @@ func RankMain() int {
 	if err == nil {
 		return 0
 	}
-	// When a peer has died or failed, the peer's own message says why.
-	if !errors.Is(err, conduit.ErrPeerDown) && ctx.Err() == nil {
-		fmt.Fprintf(os.Stderr, "ibbench: rank %d: %v\n", rank, err)
+	if !measure.PeerEnded(err) && ctx.Err() == nil {
+		lines := slices.Compact(strings.Split(err.Error(), "\n")) // many wait for the same
+		fmt.Fprintf(os.Stderr, "ibbench: rank %d: %s\n", rank, strings.Join(lines, "\n"))
 	}
 	return 3
 }
