@@ -223,6 +223,26 @@ func TestAWorkerThatATeamWaitsWithIsInUse(t *testing.T) {
 	})
 }
 
+// A context is not set while the job releases the worker, which over verbs looks at it for the
+// first connection to a rank: with -race that is a data race.
+func TestAContextIsSetBesideNoRelease(t *testing.T) {
+	onCaches(t, 2, Config{EagerPeers: -1}, func(ctx context.Context, j *Job, w *Worker) error {
+		if err := Put(w, At[uint64](1-j.Rank(), 64), 1); err != nil {
+			return err
+		}
+		met := make(chan error, 1)
+		go func() {
+			err := j.Barrier(ctx)
+			if errors.Is(err, ErrConcurrent) {
+				err = nil
+			}
+			met <- err
+		}()
+		w.SetContext(ctx)
+		return errors.Join(<-met, w.Barrier(ctx))
+	})
+}
+
 func TestABusyWorkerIsNotReleased(t *testing.T) {
 	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
 		if err := Put(w, At[uint64](1-j.Rank(), 64), 1); err != nil {
