@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/am"
@@ -154,7 +155,8 @@ func TestNothingIsReadBehindTheEnd(t *testing.T) {
 	})
 }
 
-// Also where the first one waits, and the second one asks for what the cache has.
+// Also where the first one waits, or a team with the worker, and the second one asks for what the
+// cache has.
 func TestTwoGoroutinesInOneCacheAreFound(t *testing.T) {
 	if !owner.Checked {
 		t.Skip("calls of a second goroutine are refused with -tags debug only")
@@ -182,7 +184,15 @@ func TestTwoGoroutinesInOneCacheAreFound(t *testing.T) {
 			}
 		}
 		w.exit()
-		return errors.Join(err, j.Barrier(ctx))
+		word, met := wordOf(j, 64), make(chan error, 1)
+		go func() { met <- w.Waiter().WaitWord(ctx, word, Equal, 1, nil) }() // as an operation of a team does
+		err = errors.Join(err, until(ctx, "a team waits", w.fences.mark.Load))
+		defer time.AfterFunc(10*time.Second, func() { atomic.StoreUint64(word, 1) }).Stop() // if the put waits for it
+		if e := Put(w, p, 1); !errors.Is(e, ErrConcurrent) {
+			err = errors.Join(err, fmt.Errorf("a put beside a team that waits with the worker: %w", e))
+		}
+		atomic.StoreUint64(word, 1)
+		return errors.Join(err, <-met, j.Barrier(ctx))
 	})
 }
 
@@ -210,6 +220,26 @@ func TestAWorkerThatATeamWaitsWithIsInUse(t *testing.T) {
 			err = errors.Join(err, team.Through(w).Barrier(ctx))
 		}
 		return errors.Join(err, <-met, w.Barrier(ctx))
+	})
+}
+
+// A context is not set while the job releases the worker, which over verbs looks at it for the
+// first connection to a rank: with -race that is a data race.
+func TestAContextIsSetBesideNoRelease(t *testing.T) {
+	onCaches(t, 2, Config{EagerPeers: -1}, func(ctx context.Context, j *Job, w *Worker) error {
+		if err := Put(w, At[uint64](1-j.Rank(), 64), 1); err != nil {
+			return err
+		}
+		met := make(chan error, 1)
+		go func() {
+			err := j.Barrier(ctx)
+			if errors.Is(err, ErrConcurrent) {
+				err = nil
+			}
+			met <- err
+		}()
+		w.SetContext(ctx)
+		return errors.Join(<-met, w.Barrier(ctx))
 	})
 }
 

@@ -92,7 +92,9 @@ type waiter struct {
 }
 
 func (l *waiter) WaitWord(ctx context.Context, word *uint64, c Cond, value uint64, stop func() error) error {
-	l.f.hold()
-	defer l.f.letGo()
+	if err := l.f.w.enter("wait for a word"); err != nil {
+		return err
+	}
+	defer l.f.w.exit()
 	return l.Lane.WaitWord(ctx, word, c, value, stop)
 }

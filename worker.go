@@ -98,6 +98,8 @@ func (w *Worker) open() (err error) {
 // one, when Config.QueueDepth requests to the rank or 256 KiB that are copied are in flight. It
 // ends when one of them does, at the latest with the device's retries.
 func (w *Worker) SetContext(ctx context.Context) {
+	w.fences.hold() // a release for the job looks at the lanes' context
+	defer w.fences.letGo()
 	w.ctx = ctx
 	for _, l := range w.lanes {
 		if b, ok := l.(fabric.Bounded); ok {

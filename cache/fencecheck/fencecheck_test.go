@@ -94,6 +94,22 @@ func TestAPayloadIsWordAsAPutIs(t *testing.T) {
 	}
 }
 
+// Who has found a word of a payload, or of a put, does not know that the rest is there.
+func TestAPayloadArrivesInParts(t *testing.T) {
+	for name, write := range map[string]func(w *Worker, rank int, off uint64, n int){"payload": (*Worker).Deposit, "put": (*Worker).Write} {
+		t.Run(name, func(t *testing.T) {
+			x := newWorld(2)
+			write(x.w[0], 1, 0, 16)
+			x.w[1].Hear(1, 8, 8)
+			x.w[1].Acquire()
+			x.w[1].Load(8, 8)
+			x.wants(t, 0)
+			x.w[1].Load(0, 8)
+			x.wants(t, 1, "a put of rank 0")
+		})
+	}
+}
+
 func TestALineIsReportedOnce(t *testing.T) {
 	told := 0
 	c := New(2, func(Report) { told++ })

@@ -143,10 +143,11 @@ func (w *Worker) write(kind Kind, by *actor, rank int, off uint64, n int) *acces
 	c := w.r.c
 	c.mu.Lock()
 	defer c.unlock()
-	x := &access{kind: kind, rank: w.r.id, sent: &sent{by, by.now}, n: n, from: c.stack(pcs)}
+	var word *clock // of what was before: what is written may arrive in parts
 	if kind == KindWrite {
-		x.word = w.r.word()
+		word = w.r.word()
 	}
+	x := &access{kind: kind, rank: w.r.id, sent: &sent{by, by.now}, n: n, from: c.stack(pcs), word: word}
 	switch by {
 	case w.by:
 		w.wrote = true
