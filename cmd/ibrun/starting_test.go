@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// A Ctrl-Z may stop a child before it runs its program, which the runtime waits for with a processor
-// of its own: there may be one only, or a collection of garbage that waits for it with all others.
+// A Ctrl-Z may stop a child before it runs its program, which the runtime waits for with one of
+// its processors: that may be the only one, or a collection of garbage may wait for it.
 func TestAChildStoppedBeforeItsProgram(t *testing.T) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {

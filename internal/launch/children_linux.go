@@ -52,11 +52,12 @@ func (c *children) start(cmd *exec.Cmd) error {
 	return err
 }
 
-var starting sync.Mutex // held while a program starts; package syscall lets one start at a time too
+// starting is held while a program starts. Package syscall lets one start at a time, too.
+var starting sync.Mutex
 
-// startProgram starts one. Who starts it waits until the child runs it, unknown to the runtime: only
-// another of its processors can continue the child meanwhile, and not once a collection waits for
-// this one.
+// startProgram starts one. Who starts it waits until the child runs it, unknown to the runtime:
+// only another of its processors can continue the child meanwhile, and not once a collection waits
+// for this one.
 func startProgram(cmd *exec.Cmd, spared func(pid int) bool) error {
 	starting.Lock()
 	defer starting.Unlock()
