@@ -26,16 +26,19 @@ func TestAChildStoppedBeforeItsProgram(t *testing.T) {
 	if err := os.WriteFile(ssh, []byte("#!/bin/bash\nexec bash -c \"${@: -1}\"\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ name, env, args string }{
-		{"rank 0", "GOGC=100", "-n 1"},
-		{"one processor", "GOMAXPROCS=1", "-n 1"},
-		{"collections", "GOGC=1", "-n 1"},
-		{"hosts", "IBCONDUIT_SSH=" + ssh, "-H a,b,c,d,e,f"},
+	for _, c := range []struct {
+		name, env, args string
+		hits            int
+	}{
+		{"rank 0", "GOGC=100", "-n 1", 1},
+		{"one processor", "GOMAXPROCS=1", "-n 1", 1},
+		{"collections", "GOGC=1", "-n 1", 3},
+		{"hosts", "IBCONDUIT_SSH=" + ssh, "-H a,b,c,d,e,f", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for hits, jobs := 0, 0; hits < 3; jobs++ {
-				if jobs == 100 {
-					t.Fatalf("in 100 jobs %d children were stopped before their program ran", hits)
+			for hits, jobs := 0, 0; hits < c.hits; jobs++ {
+				if jobs == 400 {
+					t.Fatalf("in 400 jobs %d children were stopped before their program ran", hits)
 				}
 				job := ibrun(t, []string{c.env}, append(strings.Fields(c.args), "true")...)
 				if c.args == "-n 1" {
