@@ -4,6 +4,8 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -43,19 +45,33 @@ func (c *children) start(cmd *exec.Cmd) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	end := c.continueStarting()
-	err = cmd.Start()
-	end()
+	err = startProgram(cmd, func(pid int) bool { return c.own[pid] || c.before[pid] })
 	if err == nil {
 		c.own[cmd.Process.Pid] = true
 	}
 	return err
 }
 
+// starting is held while a program starts. Package syscall lets one start at a time, too.
+var starting sync.Mutex
+
+// startProgram starts one. Who starts it waits until the child runs it, unknown to the runtime:
+// only another of its processors can continue the child meanwhile, and not once a collection waits
+// for this one.
+func startProgram(cmd *exec.Cmd, spared func(pid int) bool) error {
+	starting.Lock()
+	defer starting.Unlock()
+	if runtime.GOMAXPROCS(0) < 2 {
+		runtime.GOMAXPROCS(2)
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	defer continueStarting(spared)()
+	return cmd.Start()
+}
+
 // continueStarting continues, until end is called, a child that a Ctrl-Z has stopped before it runs
-// its program: who starts it waits for that. Who is to stop is stopped afterwards. The caller holds
-// mu.
-func (c *children) continueStarting() (end func()) {
+// its program. Who is to stop is stopped afterwards.
+func continueStarting(spared func(pid int) bool) (end func()) {
 	quit := make(chan struct{})
 	var done sync.WaitGroup
 	done.Go(func() {
@@ -66,7 +82,7 @@ func (c *children) continueStarting() (end func()) {
 			case <-time.After(100 * time.Millisecond):
 			}
 			for _, pid := range offspring() {
-				if !c.own[pid] && !c.before[pid] {
+				if !spared(pid) {
 					_ = syscall.Kill(pid, syscall.SIGCONT)
 				}
 			}

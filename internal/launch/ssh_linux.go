@@ -119,7 +119,7 @@ func (a *agent) startSSH() error {
 	defer a.mu.Unlock()
 	err = a.why
 	if err == nil {
-		err = cmd.Start()
+		err = startProgram(cmd, func(int) bool { return false })
 	}
 	for _, f := range theirs {
 		_ = f.Close()
