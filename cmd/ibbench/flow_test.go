@@ -113,9 +113,19 @@ func TestWithLittleMemoryTokensFaultLess(t *testing.T) {
 	grouped(t)
 	// Faces of normal take 3/8 of the arrays: 20 MiB of these and 7.5 of faces do not fit 28 MiB, of
 	// which a rank has about 5 for itself; without the faces they do.
-	r := flowJSON[jacobiReport](t, "jacobi", "--limit", "28M", "--edge", "32", "--stencil", "13", "--iterations", "2", "--arms", "normal,tokens",
-		"--sizes", "40", "--wave", "--swap", "96M", "--timeout", "4m")
-	normal, tokens := r.at("normal", 40), r.at("tokens", 40)
+	var r jacobiReport
+	var normal, tokens *jacobiRun
+	for range 3 {
+		r = flowJSON[jacobiReport](t, "jacobi", "--limit", "28M", "--edge", "32", "--stencil", "13", "--iterations", "2", "--arms", "normal,tokens",
+			"--sizes", "40", "--wave", "--swap", "96M", "--timeout", "4m")
+		normal, tokens = r.at("normal", 40), r.at("tokens", 40)
+		if tokens == nil || !strings.Contains(tokens.Failed, "signal: killed") {
+			break
+		}
+		// On a busy machine the kernel may end what swaps though there is swap space left: "What does
+		// not fit can die" in docs/memory-aware-flow.md.
+		t.Log(tokens.Failed)
+	}
 	if normal == nil || tokens == nil || tokens.Failed != "" || tokens.Peak > 10*tokens.Sizes.Face {
 		t.Fatalf("%+v", r)
 	}
