@@ -262,10 +262,10 @@ func TestAnAbandonedGlobalAllocLosesNothing(t *testing.T) {
 func TestAHeapOfNothingFailsAlike(t *testing.T) {
 	ranks(t, 2, 0, Config{}, func(ctx context.Context, m *member) error {
 		if _, err := m.h.Alloc(ctx, 1, 0); !errors.Is(err, ErrNoSharedMemory) {
-			return err
+			return fmt.Errorf("a byte of nothing: %v", err)
 		}
 		if _, err := m.h.AllAlloc(ctx, 2, 1, 0); !errors.Is(err, ErrNoSharedMemory) {
-			return err
+			return fmt.Errorf("a byte of nothing from all: %v", err)
 		}
 		return nil
 	})
