@@ -155,7 +155,7 @@ func TestASilentRankIsDeadHoweverRarelyAsked(t *testing.T) {
 				return err
 			}
 			if err := note.Post(ctx, l, 1); !errors.Is(err, fabric.ErrPeerDown) {
-				return err
+				return fmt.Errorf("a post to a dead rank: %v", err)
 			}
 			return l.Close()
 		})

@@ -48,7 +48,7 @@ func TestTheBudgetIsCounted(t *testing.T) {
 		err := <-waits
 		j.Budget().Release(1 << 20)
 		if !errors.Is(err, context.Canceled) {
-			return err
+			return fmt.Errorf("the wait that was given up: %v", err)
 		}
 		return nil
 	})

@@ -396,7 +396,7 @@ func TestSymmetricBlocksLieAlike(t *testing.T) {
 				return fmt.Errorf("%q: %w", all, err)
 			}
 			if _, err := s.Alloc(ctx, 65*page, 0); !errors.Is(err, ErrNoSharedMemory) {
-				return err
+				return fmt.Errorf("more than there is: %v", err)
 			}
 			if err := s.Verify(ctx); err != nil {
 				return err
