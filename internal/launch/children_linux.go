@@ -64,9 +64,19 @@ func startProgram(cmd *exec.Cmd, spared func(pid int) bool) error {
 	if runtime.GOMAXPROCS(0) < 2 {
 		runtime.GOMAXPROCS(2)
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	defer holdCollections()()
 	defer continueStarting(spared)()
 	return cmd.Start()
+}
+
+// holdCollections returns when none is under way, and none begins until release is called: off,
+// SetGCPercent has waited for a cycle's marking alone, and a cycle may have been about to start. GC
+// comes after that one, and ReadMemStats stops the world, which a cycle gives back as its last step.
+func holdCollections() (release func()) {
+	percent := debug.SetGCPercent(-1)
+	runtime.GC()
+	runtime.ReadMemStats(new(runtime.MemStats))
+	return func() { debug.SetGCPercent(percent) }
 }
 
 // continueStarting continues, until end is called, a child that a Ctrl-Z has stopped before it runs
