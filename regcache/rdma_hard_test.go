@@ -250,6 +250,9 @@ func lockAtMost(t *testing.T, bytes uint64) error {
 
 // Each hit compares the page frames that are there with those that the device has.
 func TestDeviceFramesAreRightAtEachHit_24(t *testing.T) {
+	if !administrator(t) {
+		t.Skip("needs CAP_SYS_ADMIN")
+	}
 	w := newWire(t)
 	c := must(New(Config{Registrar: w.d, Origin: Mapped, Verify: true, MaxRegions: 12, MaxBytes: 1 << 30, MaxDeadBytes: int64(16 * page)}))(t)
 	closing(t, c)

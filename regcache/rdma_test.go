@@ -207,9 +207,12 @@ func TestDeviceSeesRawCallsAndTheGoHeap_04(t *testing.T) {
 }
 
 func TestDeviceFinishesIntoUnmappedMemory_09(t *testing.T) {
+	const n = 16 << 20
+	if !verbs.ReadMemlock().Allows(4 * n) {
+		t.Skip("RLIMIT_MEMLOCK is below 64 MiB")
+	}
 	w := newWire(t)
 	c := deviceCache(t, w, Mapped)
-	const n = 16 << 20
 	p := reserve(t, n/int(page))
 	for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead} {
 		before := verbs.ReadMemlock().Pinned

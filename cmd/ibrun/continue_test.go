@@ -32,6 +32,7 @@ func TestAContinuationBeforeTheStopIsNotLost(t *testing.T) {
 		if over() {
 			return
 		}
+		_ = syscall.Kill(pids[2], syscall.SIGTERM) // it runs in the background
 	}
 	t.Error("ibrun had stopped each time before it was continued")
 }
