@@ -15,6 +15,7 @@ import (
 	"github.com/ibconduit/conduit/bench"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/memgroup"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/internal/racetest"
 	"github.com/ibconduit/conduit/internal/rdmatest"
 )
 
@@ -44,6 +45,9 @@ func flowJSON[T any](t *testing.T, args ...string) (found T) {
 // (hack/test.sh). A VM has all that it takes, if it was given swap space.
 func grouped(t *testing.T) {
 	t.Helper()
+	if racetest.Enabled {
+		t.Skip("the race detector takes memory, too: the plain build measures what fits")
+	}
 	g, err := memgroup.Make("ibbench-test", 64<<20)
 	if err == nil {
 		err = g.Remove()

@@ -69,9 +69,9 @@ func startProgram(cmd *exec.Cmd, spared func(pid int) bool) error {
 	return cmd.Start()
 }
 
-// holdCollections returns when none is under way, and none begins until release is called: off,
-// SetGCPercent has waited for a cycle's marking alone, and a cycle may have been about to start. GC
-// comes after that one, and ReadMemStats stops the world, which a cycle gives back as its last step.
+// holdCollections returns when none is under way, and none begins until release is called.
+// SetGCPercent waits for a cycle's marking alone, and one may have been about to start: GC comes
+// after it, and ReadMemStats stops the world, which a cycle gives back as its last step.
 func holdCollections() (release func()) {
 	percent := debug.SetGCPercent(-1)
 	runtime.GC()

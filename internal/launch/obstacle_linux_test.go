@@ -73,10 +73,10 @@ func TestARankWaitsForItsOutput(t *testing.T) {
 		done <- n
 	}()
 	const bytes = 4 << 20
-	r := sh(t, 1, fmt.Sprintf("head -c %d /dev/zero; test -e %s", bytes, begun), func(c *Config) { c.Stdout = out })
+	r := sh(t, 1, fmt.Sprintf("head -c %d /dev/zero; test -e %s", bytes, begun), func(c *Config) { c.Stdout, c.Grace = out, 20*time.Millisecond })
 	out.Close()
 	if n := <-done; n != bytes || r.code != 0 {
-		t.Errorf("%d bytes of %d; %+v", n, bytes, r)
+		t.Errorf("%d bytes of %d; code %d, %v", n, bytes, r.code, r.err)
 	}
 }
 
@@ -94,14 +94,15 @@ func TestASlowReaderGetsTheRestOfAnEndedJob(t *testing.T) {
 		done <- n
 	}()
 	const bytes = 120 << 10 // in the pipe of the output, and in the pipe of the rank
-	r := sh(t, 1, fmt.Sprintf("yes | head -c %d", bytes), func(c *Config) { c.Stdout = out })
+	r := sh(t, 1, fmt.Sprintf("yes | head -c %d", bytes), func(c *Config) { c.Stdout, c.Grace = out, 20*time.Millisecond })
 	out.Close()
 	if n := <-done; n != bytes || r.code != 0 {
-		t.Errorf("%d bytes of %d; %+v", n, bytes, r)
+		t.Errorf("%d bytes of %d; code %d, %v", n, bytes, r.code, r.err)
 	}
 }
 
-// Another process may make the open file that is the output non-blocking at any time.
+// Another process may make the open file that is the output non-blocking at any time. Its reader
+// may take longer than Config.Grace, as where the pipe blocks.
 func TestAPipeThatTurnsNonBlockingLosesNothing(t *testing.T) {
 	var fds [2]int
 	if err := syscall.Pipe2(fds[:], syscall.O_CLOEXEC); err != nil {
@@ -119,9 +120,9 @@ func TestAPipeThatTurnsNonBlockingLosesNothing(t *testing.T) {
 		done <- n
 	}()
 	const bytes = 1 << 20
-	r := sh(t, 1, fmt.Sprintf("head -c %d /dev/zero", bytes), func(c *Config) { c.Stdout = out })
+	r := sh(t, 1, fmt.Sprintf("head -c %d /dev/zero", bytes), func(c *Config) { c.Stdout, c.Grace = out, 20*time.Millisecond })
 	out.Close()
 	if n := <-done; n != bytes || r.code != 0 || r.err != nil {
-		t.Errorf("%d bytes of %d; %+v", n, bytes, r)
+		t.Errorf("%d bytes of %d; code %d, %v", n, bytes, r.code, r.err)
 	}
 }

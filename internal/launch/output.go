@@ -174,8 +174,12 @@ func (k *sink) put(out []byte) error {
 		if !said && !errors.Is(err, syscall.EAGAIN) && k.report != nil {
 			k.report(fmt.Sprintf("%s: %v; the ranks wait until it takes more", k.name, err))
 		}
+		over := k.over
+		if errors.Is(err, syscall.EAGAIN) {
+			over = nil // a reader may take its time, as with a pipe that blocks
+		}
 		select {
-		case <-k.over:
+		case <-over:
 			return err
 		case <-time.After(k.pause(err)):
 		}
