@@ -120,45 +120,73 @@ func (m *Matrix) excess(classes map[class]typical, i, j int) (times, allowed flo
 	return m.times(m.Values[i][j], t.value), m.Factor * t.noise
 }
 
-// slowRanks finds those that are slow with everyone, with how much. It takes two peers to tell a
-// rank from a link.
-func (m *Matrix) slowRanks(classes map[class]typical) map[int]float64 {
-	slow := make(map[int]float64)
+// slowness of a rank with everyone, or only with everyone on other hosts.
+type slowness struct {
+	times   float64 // at best
+	outside bool
+}
+
+func (s slowness) with() string {
+	if s.outside {
+		return "all other hosts"
+	}
+	return "everyone"
+}
+
+// slowRanks finds those that are slow with everyone. Within a host another way is taken, which says
+// nothing about the port: who is slow with all other hosts is named, too.
+func (m *Matrix) slowRanks(classes map[class]typical) map[int]slowness {
+	slow := make(map[int]slowness)
 	for r := range m.Ranks {
-		var v []float64
-		peers, allowed := 0, 1.0
-		for p := range m.Ranks {
-			either := false
-			for _, d := range [][2]int{{r, p}, {p, r}} {
-				if m.measured(d[0], d[1]) {
-					t, a := m.excess(classes, d[0], d[1])
-					v, allowed, either = append(v, t), max(allowed, 1+(a-1)/2), true
-				}
+		for _, outside := range []bool{false, true} {
+			if times := m.slowWith(classes, r, outside); times > 0 {
+				slow[r] = slowness{times, outside}
+				break
 			}
-			if either {
-				peers++
-			}
-		}
-		if peers < 2 {
-			continue
-		}
-		slices.Sort(v)
-		if q := v[quarter(len(v))]; q > allowed {
-			slow[r] = q
 		}
 	}
 	return slow
 }
 
+// slowWith is how much worse than typical a rank is with everyone, 0 if it is in order. It takes
+// two peers to tell a rank from a link.
+func (m *Matrix) slowWith(classes map[class]typical, r int, outside bool) float64 {
+	var v []float64
+	peers, allowed := 0, 1.0
+	for p := range m.Ranks {
+		if outside && m.Ranks[p].Host == m.Ranks[r].Host {
+			continue
+		}
+		either := false
+		for _, d := range [][2]int{{r, p}, {p, r}} {
+			if m.measured(d[0], d[1]) {
+				t, a := m.excess(classes, d[0], d[1])
+				v, allowed, either = append(v, t), max(allowed, 1+(a-1)/2), true
+			}
+		}
+		if either {
+			peers++
+		}
+	}
+	if peers < 2 {
+		return 0
+	}
+	slices.Sort(v)
+	if q := v[quarter(len(v))]; q > allowed {
+		return q
+	}
+	return 0
+}
+
 // slowHosts names slow ranks: by their host, where all of it is.
-func (m *Matrix) slowHosts(slow map[int]float64) {
+func (m *Matrix) slowHosts(slow map[int]slowness) {
 	hosts := make(map[string]bool)
 	for _, r := range m.Ranks {
 		hosts[r.Host] = true
 	}
 	done := make(map[string]bool)
 	for r := range m.Ranks {
-		times, ok := slow[r]
+		worst, ok := slow[r]
 		host := m.Ranks[r].Host
 		if !ok || done[host] {
 			continue
@@ -166,15 +194,17 @@ func (m *Matrix) slowHosts(slow map[int]float64) {
 		on := m.on(host)
 		all := len(hosts) > 1
 		for _, other := range on {
-			t, ok := slow[other]
-			all, times = all && ok, max(times, t)
+			s, ok := slow[other]
+			all = all && ok
+			worst = slowness{max(worst.times, s.times), worst.outside || s.outside}
 		}
 		if all {
 			done[host] = true
-			m.add(SlowHost, on, times, fmt.Sprintf("host %s is slow with everyone: %.1f times what is typical, at best", host, times))
+			m.add(SlowHost, on, worst.times, fmt.Sprintf("host %s is slow with %s: %.1f times what is typical, at best", host, worst.with(), worst.times))
 			continue
 		}
-		m.add(Slow, []int{r}, slow[r], fmt.Sprintf("%s is slow with everyone: %.1f times what is typical, at best", m.name(r), slow[r]))
+		s := slow[r]
+		m.add(Slow, []int{r}, s.times, fmt.Sprintf("%s is slow with %s: %.1f times what is typical, at best", m.name(r), s.with(), s.times))
 	}
 }
 
@@ -194,10 +224,14 @@ func (m *Matrix) add(kind string, ranks []int, times float64, text string) {
 }
 
 // slowLinks finds pairs that are slow though neither rank is slow with everyone.
-func (m *Matrix) slowLinks(classes map[class]typical, slow map[int]float64) {
+func (m *Matrix) slowLinks(classes map[class]typical, slow map[int]slowness) {
+	named := func(r int, within bool) bool {
+		s, ok := slow[r]
+		return ok && !(s.outside && within)
+	}
 	for i := range m.Ranks {
 		for j := i + 1; j < len(m.Ranks); j++ {
-			if slow[i] > 0 || slow[j] > 0 {
+			if within := m.classOf(i, j).within; named(i, within) || named(j, within) {
 				continue
 			}
 			there, back := m.slowPair(classes, i, j), m.slowPair(classes, j, i)

@@ -33,6 +33,17 @@ func matrix(unit string, n, perHost int, v float64) *Matrix {
 // both sets the figure of a link.
 func (m *Matrix) both(i, j int, v float64) { m.Values[i][j], m.Values[j][i] = v, v }
 
+// outside sets the figures of some ranks with all other hosts.
+func (m *Matrix) outside(v float64, ranks ...int) {
+	for _, r := range ranks {
+		for p := range m.Ranks {
+			if m.Ranks[p].Host != m.Ranks[r].Host {
+				m.both(r, p, v)
+			}
+		}
+	}
+}
+
 // found is what the findings are about.
 func found(m *Matrix) (all []string) {
 	m.Analyse(2)
@@ -67,6 +78,18 @@ func TestWhatIsSlowIsFound(t *testing.T) {
 				}
 			}
 		}, []string{"host[2 3]"}},
+		{"a host of three with four ranks each, not within it", matrix("ns", 12, 4, 2000), func(m *Matrix) { m.outside(7000, 4, 5, 6, 7) }, []string{"host[4 5 6 7]"}},
+		{"a link within it besides", matrix("ns", 24, 8, 2000), func(m *Matrix) {
+			m.outside(7000, 8, 9, 10, 11, 12, 13, 14, 15)
+			m.both(9, 10, 9000)
+		}, []string{"link[9 10]", "host[8 9 10 11 12 13 14 15]"}},
+		{"a rank's port of two hosts", matrix("B/s", 8, 4, 1e10), func(m *Matrix) { m.outside(2e9, 5) }, []string{"rank[5]"}},
+		{"all pairs of two hosts of three", matrix("ns", 6, 2, 2000), func(m *Matrix) {
+			for _, i := range []int{0, 1} {
+				m.both(i, 4, 7000)
+				m.both(i, 5, 7000)
+			}
+		}, []string{"link[0 4]", "link[0 5]", "link[1 4]", "link[1 5]"}},
 		{"a rank of a host, half as much is enough", matrix("ns", 8, 4, 2000), func(m *Matrix) {
 			for p := range 8 {
 				if p != 5 {
@@ -103,6 +126,16 @@ func TestFindingsNameRanksHostsAndFigures(t *testing.T) {
 	}
 	if got := m.Findings[0].Times; got != 10 {
 		t.Errorf("%v times", got)
+	}
+}
+
+// Within a host the port is not used.
+func TestASlowPortIsSlowWithOtherHosts(t *testing.T) {
+	m := matrix("ns", 12, 4, 2000)
+	m.outside(20000, 4, 5, 6, 7)
+	m.Analyse(2)
+	if want := "host n1 is slow with all other hosts: 9.6 times what is typical, at best"; len(m.Findings) != 1 || m.Findings[0].Text != want {
+		t.Errorf("want %q, got %+v", want, m.Findings)
 	}
 }
 
