@@ -210,7 +210,9 @@ func (c *Chart) grid(b *strings.Builder, x, y axis) {
 	}
 	ticks := x.ticks()
 	if c.LogX {
-		ticks = x.doublings()
+		if ticks = x.doublings(); len(ticks) < 2 {
+			ticks = []float64{x.low, x.high} // less than a power of two apart
+		}
 	}
 	for _, v := range ticks {
 		at := x.at(v)

@@ -45,6 +45,8 @@ func TestPointsLieWhereTheirFiguresAre(t *testing.T) {
 		{Title: "linear", Lines: []Line{{"a", []Point{{X: 0, Y: 3}, {X: 5, Y: 9}, {X: 10, Y: 1, Low: .5, High: 12}}}}},
 		{Title: "logarithms", LogX: true, LogY: true, Binary: true, Lines: []Line{{"a", []Point{{X: 8, Y: .3}, {X: 4096, Y: 2}, {X: 1 << 20, Y: 120}}}, {"b", []Point{{X: 64, Y: 7}}}}},
 		{Title: "one point", LogX: true, Lines: []Line{{"a", []Point{{X: 8, Y: 5}}}}},
+		{Title: "between two powers of two", LogX: true, Binary: true, Lines: []Line{{"a", []Point{{X: 5, Y: 5}, {X: 6, Y: 6}, {X: 7, Y: 7}}}}},
+		{Title: "close together", LogX: true, Lines: []Line{{"a", []Point{{X: .17, Y: 5}, {X: .19, Y: 50}, {X: .22, Y: 99}}}}},
 		{Title: "ratios", Base: 1, LogX: true, Lines: []Line{{"a", []Point{{X: 8, Y: .5}, {X: 16, Y: .7}}}}},
 	} {
 		t.Run(c.Title, func(t *testing.T) {

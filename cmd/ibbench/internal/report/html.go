@@ -86,11 +86,10 @@ func NewPage(title string, all []*Series) *Page {
 	return p
 }
 
-// point tells the series of a section apart, however long each was measured.
+// point is what the table says that tells the series of a section apart.
 func (s *Series) point() string {
 	p := s.Plan
-	p.Iters, p.Duration, p.Warmup, p.WarmupIters, p.Rounds, p.Cycles = 0, 0, 0, 0, 0, 0
-	name := fmt.Sprintf("%d %+v", s.Size, p)
+	name := fmt.Sprint(s.Op, p.Variant, s.Size, p.Depth, p.Lanes, p.Goroutines, p.Live, p.Regions)
 	if s.Cache != nil {
 		name += s.Cache.Side
 	}
@@ -172,6 +171,8 @@ func (x *Section) table() {
 		{"depth", func(s *Series) string { return fmt.Sprint(s.Plan.Depth) }, "1"},
 		{"lanes", func(s *Series) string { return fmt.Sprint(s.Plan.Lanes) }, "1"},
 		{"goroutines", func(s *Series) string { return fmt.Sprint(s.Plan.Goroutines) }, "0"},
+		{"chain", func(s *Series) string { return fmt.Sprint(max(s.Plan.Chain, 1)) }, "1"},
+		{"started a second", func(s *Series) string { return fmt.Sprint(s.Plan.PerSecond) }, "0"},
 		{"live", func(s *Series) string { return fmt.Sprint(s.Plan.Live) }, "0"},
 		{"regions", func(s *Series) string { return fmt.Sprint(s.Plan.Regions) }, "0"},
 		{"samples", func(s *Series) string { return fmt.Sprint(s.Result.Count) }, ""},

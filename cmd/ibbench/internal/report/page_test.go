@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/chart"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/pairs"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
@@ -130,11 +131,18 @@ func TestFilesWithTheSamePointAreSectionsApart(t *testing.T) {
 		}
 		return all
 	}
+	paced := func(all []*Series) []*Series {
+		for _, s := range all {
+			s.Plan.PerSecond = 1e5
+		}
+		return all
+	}
 	for _, c := range []struct {
 		more []*Series
 		want []string // of the rows of each section
 	}{
 		{read("b.json", 7, 8, 64), []string{", a.json 8 64", ", b.json 8 64"}},
+		{paced(read("b.json", 7, 8, 64)), []string{", a.json 8 64", ", b.json 8 64"}},
 		{read("b.json", 7, 64, 128), []string{", a.json 8 64", ", b.json 64 128"}},
 		{read("b.json", 7, 128), []string{" 8 64 128"}},
 		{read("a.json", 7, 8), []string{" 8 64 8"}},
@@ -150,6 +158,44 @@ func TestFilesWithTheSamePointAreSectionsApart(t *testing.T) {
 		}
 		if !slices.Equal(got, c.want) {
 			t.Errorf("sections %q, want %q", got, c.want)
+		}
+	}
+}
+
+// A line goes from one size to the next.
+func TestALineHasOnePointOfASize(t *testing.T) {
+	of := func(like int, change func(s *Series, n int)) (all []*Series) {
+		for _, n := range []int{1, 400} {
+			for _, size := range []int64{8, 64} {
+				s := *pageSeries()[like]
+				s.Size = size
+				change(&s, n)
+				all = append(all, &s)
+			}
+		}
+		return all
+	}
+	for name, all := range map[string][]*Series{
+		"goroutines": of(4, func(s *Series, n int) {
+			s.Kind, s.Op, s.Result.Unit = plan.Rate, plan.AM, "op/s"
+			s.Plan = plan.Point{Kind: plan.Rate, Op: plan.AM, Depth: 64, Lanes: 2, Goroutines: n}
+		}),
+		"regions": of(0, func(s *Series, n int) { s.Kind, s.Op, s.Plan.Regions, s.MR = plan.MR, plan.Hit, n, &MR{Hit: new(Hit)} }),
+		"live":    of(0, func(s *Series, n int) { s.Kind, s.Op, s.Plan.Live, s.Heap = plan.Heap, plan.HeapLocal, n, new(Heap) }),
+	} {
+		for _, p := range NewPage("", all).Sections[0].Pictures {
+			seen := make(map[string]bool)
+			for _, l := range p.Chart.(*chart.Chart).Lines {
+				if seen[l.Name] {
+					t.Errorf("%s, %s: two lines %s", name, p.Name, l.Name)
+				}
+				seen[l.Name] = true
+				for i, q := range l.Points[1:] {
+					if q.X <= l.Points[i].X {
+						t.Errorf("%s, %s: line %s at %v: %+v", name, p.Name, l.Name, q.X, l.Points)
+					}
+				}
+			}
 		}
 	}
 }

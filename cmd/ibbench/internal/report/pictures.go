@@ -74,6 +74,18 @@ func (x *Section) sizes() int {
 	return len(seen)
 }
 
+// besides is what tells series of one size apart in a legend.
+func (x *Section) besides(s *Series) string {
+	switch {
+	case x.sizes() == len(x.series):
+	case s.Plan.Regions > 0:
+		return fmt.Sprintf(", %d regions", s.Plan.Regions)
+	case s.Plan.Live > 0:
+		return fmt.Sprintf(", %d live", s.Plan.Live)
+	}
+	return ""
+}
+
 // latency against size: the median and a high percentile, and the peer's median.
 func (x *Section) latency(name string) *chart.Chart {
 	c := &chart.Chart{Title: name + ": latency", X: "bytes", Y: "us", LogX: true, LogY: true, Binary: true}
@@ -94,8 +106,8 @@ func (x *Section) latency(name string) *chart.Chart {
 		lines[line].Points = append(lines[line].Points, chart.Point{X: float64(s.Size), Y: v / 1e3})
 	}
 	for _, s := range x.series {
-		put("p50", s, &s.Result, "50")
-		put("p99", s, &s.Result, "99")
+		put("p50"+x.besides(s), s, &s.Result, "50")
+		put("p99"+x.besides(s), s, &s.Result, "99")
 		if r := s.theirs(); r != nil {
 			put(s.peer()+" p50", s, r, "50")
 		}
@@ -124,7 +136,7 @@ func (x *Section) distribution(name string) *chart.Chart {
 	}
 	for i := range curves {
 		s := has[i*(len(has)-1)/max(curves-1, 1)]
-		c.Lines = append(c.Lines, chart.Line{Name: s.sizeText(), Points: cumulated(s.Hist)})
+		c.Lines = append(c.Lines, chart.Line{Name: s.sizeText() + x.besides(s), Points: cumulated(s.Hist)})
 	}
 	return c
 }
@@ -174,7 +186,12 @@ func (x *Section) throughput(name string) *chart.Chart {
 	case x.sizes() > 1:
 		c.X, c.Binary = "bytes", true
 		of = func(s *Series) int64 { return s.Size }
-		rest = func(s *Series) string { return fmt.Sprintf("depth %d, lanes %d", s.Plan.Depth, s.Plan.Lanes) }
+		rest = func(s *Series) string {
+			if s.Op == plan.AM { // a job has one depth
+				return fmt.Sprintf("lanes %d, goroutines %d", s.Plan.Lanes, s.Plan.Goroutines)
+			}
+			return fmt.Sprintf("depth %d, lanes %d", s.Plan.Depth, s.Plan.Lanes)
+		}
 	case slices.ContainsFunc(x.series, func(s *Series) bool { return depths(s) != depths(first) }):
 		c.X, of = "operations in flight per lane", depths
 		rest = func(s *Series) string { return fmt.Sprintf("lanes %d", s.Plan.Lanes) }
