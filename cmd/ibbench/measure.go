@@ -68,7 +68,7 @@ func (c *common) measureEach(ctx context.Context, io streams, kind string, point
 	if err != nil {
 		return err
 	}
-	p.Pct = percentiles(pct, as)
+	p.Pct = percentiles(append(pct, 50, 99), as) // those of rounds, which compare reads
 	r := &results{out: out, as: as, each: each, t: newTerminal(io.err, c.Quiet), rounds: make([][]*report.Series, c.points), want: c.rounds}
 	if c.moving {
 		r.t.move()
