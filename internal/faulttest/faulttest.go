@@ -11,7 +11,7 @@
 //			Found: "polled 0 times",
 //		})
 //
-// One build is enough, the plain one, whose stage of hack/test.sh runs all of them: such a test
+// One build is enough, the plain one, whose stage of hack/test.sh runs a part of them: such a test
 // belongs in a file with //go:build !race && !debug && !biglock (internal/archtest).
 package faulttest
 

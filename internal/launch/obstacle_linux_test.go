@@ -119,7 +119,7 @@ func TestAPipeThatTurnsNonBlockingLosesNothing(t *testing.T) {
 		n, _ := io.Copy(io.Discard, in)
 		done <- n
 	}()
-	const bytes = 1 << 20
+	const bytes = 120 << 10 // in the pipe of the output, and in the pipe of the rank, which has ended
 	r := sh(t, 1, fmt.Sprintf("head -c %d /dev/zero", bytes), func(c *Config) { c.Stdout, c.Grace = out, 20*time.Millisecond })
 	out.Close()
 	if n := <-done; n != bytes || r.code != 0 || r.err != nil {
