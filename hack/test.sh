@@ -213,6 +213,7 @@ stage_device() {
   [ ${#checked[@]} = 0 ] || run device-race -p 1 -vet=off -short -race -exec "$device" "${checked[@]}" || rc=1
   mapfile -t checked < <(printf '%s\n' "${want[@]}" | grep -xE "$module/(verbs|fabric/ibv|am/amtest)")
   [ ${#checked[@]} = 0 ] || run device-debug -p 1 -vet=off -short -tags debug -exec "$device" "${checked[@]}" || rc=1
+  ! printf '%s\n' "${want[@]}" | grep -qx "$module" || run device-owners -vet=off -tags debug -exec "$device" "$module" -run TwoGoroutines || rc=1
   return $rc
 }
 
