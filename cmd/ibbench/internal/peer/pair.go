@@ -2,6 +2,7 @@ package peer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -184,7 +185,7 @@ func (x *process) explain(err error) error {
 	said := ""
 	select {
 	case <-x.done:
-		if t := tail(x.err.String()); t != "" {
+		if t := cmp.Or(tail(x.err.String()), tail(x.out.String())); t != "" { // UCX's errors are on its standard output
 			said = ": " + strings.Join(strings.Fields(t), " ")
 		}
 	default:

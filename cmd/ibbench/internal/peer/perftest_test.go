@@ -185,9 +185,11 @@ func script(t *testing.T, body string) string {
 }
 
 func TestAServerThatFailsIsQuoted(t *testing.T) {
-	p := Pair{Path: script(t, "echo IB device rxe7 not found >&2; exit 1"), Timeout: 20 * time.Second}
-	if _, err := p.Text(t.Context()); err == nil || !strings.Contains(err.Error(), "IB device rxe7 not found") {
-		t.Error(err)
+	for _, to := range []string{">&2", ""} {
+		p := Pair{Path: script(t, "echo IB device rxe7 not found "+to+"; exit 1"), Timeout: 20 * time.Second}
+		if _, err := p.Text(t.Context()); err == nil || !strings.Contains(err.Error(), "IB device rxe7 not found") {
+			t.Errorf("%q: %v", to, err)
+		}
 	}
 }
 
