@@ -41,9 +41,8 @@ func launcherMain(program string) int {
 	return code
 }
 
-// withDevice runs this binary again with the device and these variables, and returns what it
-// prints. That it ends with an error is the caller's affair.
-func withDevice(t *testing.T, env ...string) (string, error) {
+// usable skips where there is no device, unless there must be one.
+func usable(t *testing.T) {
 	t.Helper()
 	if err := Usable(t.Context()); err != nil {
 		if os.Getenv(EnvRequire) == "1" {
@@ -51,6 +50,23 @@ func withDevice(t *testing.T, env ...string) (string, error) {
 		}
 		t.Skip(err)
 	}
+}
+
+// ordinary is the environment without what it says of devices.
+func ordinary() (env []string) {
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "IBCONDUIT_") && !strings.HasPrefix(kv, "SOFTVERBS_") {
+			env = append(env, kv)
+		}
+	}
+	return env
+}
+
+// withDevice runs this binary again with the device and these variables, and returns what it
+// prints. That it ends with an error is the caller's affair.
+func withDevice(t *testing.T, env ...string) (string, error) {
+	t.Helper()
+	usable(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	exe, err := os.Executable()
@@ -61,12 +77,7 @@ func withDevice(t *testing.T, env ...string) (string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, "IBCONDUIT_") && !strings.HasPrefix(kv, "SOFTVERBS_") {
-			cmd.Env = append(cmd.Env, kv)
-		}
-	}
-	cmd.Env = append(cmd.Env, env...)
+	cmd.Env = append(ordinary(), env...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
