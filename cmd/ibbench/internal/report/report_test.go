@@ -319,6 +319,43 @@ func TestFilesSayTheirFormatBySuffix(t *testing.T) {
 	}
 }
 
+// A measurement that cannot begin leaves earlier results alone.
+func TestResultsStayUntilOthersCome(t *testing.T) {
+	for suffix, empty := range map[string]string{".json": "[]\n", ".ndjson": "", ".csv": "", ".txt": "", ".bench": ""} {
+		path := filepath.Join(t.TempDir(), "r"+suffix)
+		write := func(series ...*Series) string {
+			t.Helper()
+			f, err := Create(path, pct)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range series {
+				err = errors.Join(err, f.Add(s))
+			}
+			err = errors.Join(err, f.Close())
+			text, failed := os.ReadFile(path)
+			if err = errors.Join(err, failed); err != nil {
+				t.Fatal(err)
+			}
+			return string(text)
+		}
+		if got := write(); got != empty {
+			t.Errorf("%s: nothing is written as %q", suffix, got)
+		}
+		two := write(sweep()[:2]...)
+		if got := write(); got != two {
+			t.Errorf("%s: earlier results are lost: %.80q", suffix, got)
+		}
+		one := write(sweep()[0])
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		if want := write(sweep()[0]); one != want {
+			t.Errorf("%s: over earlier results %.80q is written, want %.80q", suffix, one, want)
+		}
+	}
+}
+
 func TestWriteErrorsAreReported(t *testing.T) {
 	for _, format := range Formats {
 		w, err := New(format, broken{}, pct)

@@ -56,10 +56,11 @@ func FormatOf(path string) (string, error) {
 	return "", fmt.Errorf("-o %s: the suffix says the format; these exist: %s", path, strings.Join(known, " "))
 }
 
-// File is a writer into a file of its own.
+// File is a writer into a file of its own. What the file has is kept until the first series comes.
 type File struct {
 	Writer
-	f *os.File
+	f     *os.File
+	keeps bool
 }
 
 // Create opens a file in the format of its suffix.
@@ -68,16 +69,33 @@ func Create(path string, pct []float64) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.Create(path)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o666)
 	if err != nil {
 		return nil, err
 	}
 	w, err := New(format, f, pct)
-	return &File{w, f}, err
+	had, failed := f.Stat()
+	return &File{w, f, failed == nil && had.Mode().IsRegular() && had.Size() > 0}, errors.Join(err, failed)
+}
+
+// Add writes over what was there.
+func (f *File) Add(s *Series) error {
+	if f.keeps {
+		f.keeps = false
+		if err := f.f.Truncate(0); err != nil {
+			return err
+		}
+	}
+	return f.Writer.Add(s)
 }
 
 // Close writes the rest and closes the file.
-func (f *File) Close() error { return errors.Join(f.Writer.Close(), f.f.Close()) }
+func (f *File) Close() error {
+	if f.keeps {
+		return f.f.Close()
+	}
+	return errors.Join(f.Writer.Close(), f.f.Close())
+}
 
 // Tee gives every series to several writers.
 type Tee []Writer
