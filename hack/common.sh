@@ -35,7 +35,7 @@ limited_memory() {
   return $ok
 }
 
-# lock_memory: may this shell's programs lock 1 GiB? It raises RLIMIT_MEMLOCK where that is permitted.
+# lock_memory: may this shell's programs lock 1 GiB? It raises RLIMIT_MEMLOCK where it may.
 # CAP_IPC_LOCK lifts the limit, unless it is that of a user namespace.
 lock_memory() {
   local caps limit
