@@ -34,3 +34,17 @@ limited_memory() {
   rm -f "$file"
   return $ok
 }
+
+# lock_memory: may this shell's programs lock 1 GiB? It raises RLIMIT_MEMLOCK where it may.
+# CAP_IPC_LOCK lifts the limit, unless it is that of a user namespace.
+lock_memory() {
+  local caps limit
+  caps=$(awk '$1 == "CapEff:" { print $2 }' /proc/self/status)
+  if (((16#$caps >> 14) & 1)) && grep -qE '^ +0 +0 +4294967295$' /proc/self/uid_map; then return 0; fi
+  ulimit -l unlimited 2>/dev/null || sudo -n prlimit --pid $$ --memlock=unlimited 2>/dev/null || ulimit -S -l "$(ulimit -H -l)"
+  limit=$(ulimit -l)
+  [ "$limit" = unlimited ] || [ "$limit" -ge 1048576 ] || {
+    echo "RLIMIT_MEMLOCK is $limit KiB, and the tests register up to 1 GiB: 'memlock unlimited' in /etc/security/limits.conf, or run as root" >&2
+    return 1
+  }
+}

@@ -35,8 +35,9 @@ export GORACE="atexit_sleep_ms=50 ${GORACE-}"
 # A sixth of the planted faults, another one with each commit. IBCONDUIT_FAULTS=0/1: all.
 : "${IBCONDUIT_FAULTS:=$(($(git rev-list --count HEAD 2>/dev/null || echo 0) % 6))/6}"
 export IBCONDUIT_FAULTS
-# Where a command may have mount namespaces, the device in user space is there.
-if hack/softverbs/run true 2>$out/softverbs; then export IBCONDUIT_REQUIRE_SOFTVERBS=1; fi
+# Where a command may have mount namespaces, and lock what memory tests register, the device in user
+# space is there.
+if lock_memory 2>$out/softverbs && hack/softverbs/run true 2>>$out/softverbs; then export IBCONDUIT_REQUIRE_SOFTVERBS=1; fi
 # Where root may limit memory (cgroup v1) and add swap space, so may the tests that need both.
 if limited_memory; then export IBCONDUIT_REQUIRE_MEMGROUP=1; fi
 # Where no seccomp filter and no Yama keeps a process from stepping its child, tests may not skip.
