@@ -262,5 +262,6 @@ for stage; do
 done
 
 [ ${#failed[@]} = 0 ] || echo "failing stages: ${failed[*]}"
+compgen -G "$out/*.json" >/dev/null || { echo "test: these stages run nothing of ${PKGS:-this tree}" >&2; exit 1; }
 build/bin/testsum -total $out/*.json || exit 1
 [ ${#failed[@]} = 0 ]
