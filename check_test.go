@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -358,6 +359,7 @@ func TestTheCheckerIsToldOfOwnMemory(t *testing.T) {
 func TestTheCheckerSamplesWhatIsCached(t *testing.T) {
 	for _, acquires := range []bool{true, false} {
 		f, boots, done := &findings{}, bootstrap.NewGroup(2), make(chan struct{})
+		var written atomic.Uint64
 		for _, err := range joinEach(t, 2, func(r int) Config {
 			return Config{Fabric: FabricSHM, Cache: f.config(), SegmentSize: 1 << 16, Bootstrap: boots[r]}
 		}, func(ctx context.Context, j *Job) error {
@@ -365,6 +367,7 @@ func TestTheCheckerSamplesWhatIsCached(t *testing.T) {
 				if j.Rank() == 0 {
 					for v := uint64(1); ; v++ {
 						atomic.StoreUint64(wordOf(j, 8), v)
+						written.Store(v)
 						select {
 						case <-done:
 							return nil
@@ -373,7 +376,10 @@ func TestTheCheckerSamplesWhatIsCached(t *testing.T) {
 					}
 				}
 				defer close(done)
-				for range 4000 {
+				for i := range 4000 {
+					for at := written.Load(); i == 1 && written.Load() < at+2; { // since the first get
+						runtime.Gosched()
+					}
 					if _, err := Get(w, At[uint64](0, 64)); err != nil { // again and again
 						return err
 					}
