@@ -63,22 +63,32 @@ func TestALongWaitSleeps(t *testing.T) {
 func TestAYieldThatServedComesEarlyNextTime(t *testing.T) {
 	s := new(Sharing)
 	w := Waiter{Sharing: s}
-	w.gave = time.Microsecond
+	w.gave = switchFrom
 	w.Done(false)
 	if s.After() != Late {
 		t.Errorf("after a yield in vain waits yield after %v, want %v", s.After(), Late)
 	}
-	w.gave = time.Microsecond
+	w.gave = switchFrom
 	w.Done(true)
 	if s.After() != Early {
 		t.Errorf("after a yield that served waits yield after %v, want %v", s.After(), Early)
 	}
 }
 
+// A yield that returns at once says that nobody else needs this processor.
+func TestAYieldToNobodyEndsEarlyYields(t *testing.T) {
+	s := new(Sharing)
+	s.Learn(switchFrom, true)
+	s.Learn(switchFrom-1, true)
+	if s.After() != Late || !s.Probe(Late) {
+		t.Errorf("waits yield after %v (probe %t), want %v", s.After(), s.Probe(Late), Late)
+	}
+}
+
 // A yield that lasts a slice says that a foreign process ran: no others for a while.
 func TestAForeignSliceEndsEarlyYields(t *testing.T) {
 	s := new(Sharing)
-	s.Learn(time.Microsecond, true)
+	s.Learn(switchFrom, true)
 	s.Learn(foreignFrom, true)
 	if s.After() != Late || s.Probe(time.Second) {
 		t.Errorf("after a slice waits yield after %v (probe %t), want %v and no probe", s.After(), s.Probe(time.Second), Late)
