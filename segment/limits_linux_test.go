@@ -49,10 +49,10 @@ func TestEachLimitRefusesWithItsFigures(t *testing.T) {
 		{"available memory", 3 * mib, func(l *limits, c *Config) { l.available = 3 * mib }},
 		{"commit limit", 0, func(l *limits, c *Config) { l.commitLeft = 0 }},
 		{"cgroup memory limit of /a/b", 2 * mib, func(l *limits, c *Config) {
-			l.cgroups = []cgroupLimit{{"/a/b", 8 * mib, 7 * mib, 1 * mib}, {"/a", 80 * mib, 0, 0}}
+			l.cgroups = []cgroupLimit{{"/a/b", "", 8 * mib, 7 * mib, 1 * mib}, {"/a", "", 80 * mib, 0, 0}}
 		}},
 		{"cgroup memory limit of /a", 0, func(l *limits, c *Config) {
-			l.cgroups = []cgroupLimit{{"/a/b", 8 * mib, 0, 0}, {"/a", 8 * mib, 9 * mib, 0}}
+			l.cgroups = []cgroupLimit{{"/a/b", "", 8 * mib, 0, 0}, {"/a", "", 8 * mib, 9 * mib, 0}}
 		}},
 		{"pool of huge pages", 2 * mib, func(l *limits, c *Config) {
 			c.HugePages = Require
@@ -140,7 +140,7 @@ func TestInvalidConfigIsRefused(t *testing.T) {
 func TestShareIsOfTheTightestLimit(t *testing.T) {
 	h := &fakeHost{limits_: generous()}
 	h.limits_.available = 64 * mib
-	h.limits_.cgroups = []cgroupLimit{{"/job", 32 * mib, 0, 0}}
+	h.limits_.cgroups = []cgroupLimit{{"/job", "", 32 * mib, 0, 0}}
 	l := mustPlace(t, Region{Name: "a", Size: 100_000})
 	m, err := Map(Config{Share: 0.5, Layout: l, host: h})
 	must(t, err)
@@ -203,7 +203,8 @@ func TestCgroupLimitsAreFoundUpToTheRoot(t *testing.T) {
 	write(t, root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "2000\n")
 	write(t, root, "sys/fs/cgroup/memory/memory.usage_in_bytes", "10\n")
 	got := machine{root}.cgroups()
-	want := []cgroupLimit{{"/docker/x", 2000, 10, 0}, {"/slice", 1000, 700, 60}}
+	inode := machine{root}.inode
+	want := []cgroupLimit{{"/docker/x", inode("/sys/fs/cgroup/memory"), 2000, 10, 0}, {"/slice", inode("/sys/fs/cgroup/unified/slice"), 1000, 700, 60}}
 	if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

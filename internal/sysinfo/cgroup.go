@@ -98,6 +98,7 @@ func (r Root) CPUQuota() (cpus float64, group string) {
 // MemoryLimit is the memory limit of one group, in bytes.
 type MemoryLimit struct {
 	Group       string
+	Dir         string // of the group's files
 	Limit, Used uint64
 	Reclaimable uint64 // part of Used that is clean page cache
 }
@@ -112,7 +113,7 @@ func (r Root) MemoryLimits() (set []MemoryLimit) {
 		// v1 writes "no limit" as the largest multiple of a page below 1<<63.
 		if limit, ok := r.Figure(g.Dir + "/" + max); ok && limit < 1<<62 {
 			used, clean := r.MemoryUse(g)
-			set = append(set, MemoryLimit{g.Path, limit, used, clean})
+			set = append(set, MemoryLimit{g.Path, g.Dir, limit, used, clean})
 		}
 	}
 	return set

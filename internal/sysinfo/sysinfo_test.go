@@ -72,7 +72,7 @@ func TestCleanPageCacheIsRoom(t *testing.T) {
 			"cg/memory.usage_in_bytes": strconv.FormatUint(c.used, 10), "cg/memory.current": strconv.FormatUint(c.used, 10),
 			"cg/memory.stat": c.stat,
 		})
-		want := MemoryLimit{"/docker/abc", 1000, c.used, c.clean}
+		want := MemoryLimit{"/docker/abc", "/cg", 1000, c.used, c.clean}
 		if got := r.MemoryLimits(); len(got) != 1 || got[0] != want {
 			t.Errorf("%s: got %+v, want %+v", c.name, got, want)
 		}
