@@ -150,8 +150,8 @@ func (j *joining) mapSegment(ctx context.Context) (err error) {
 	return j.heaps.place(&j.cfg, j.hellos)
 }
 
-// abstain sends the others, in the place of a hello or of a size, why this rank cannot take part: they fail with
-// its name and reason instead of for a rank that went away. It returns the reason.
+// abstain sends the others, in the place of a hello or of a size, why this rank cannot take part:
+// they fail with its name and reason instead of for a rank that went away. It returns the reason.
 func (j *joining) abstain(ctx context.Context, why error) error {
 	if j.size > 1 {
 		ctx, cancel := context.WithTimeout(ctx, verdictGrace)

@@ -141,8 +141,8 @@ func New(cfg Config) (*Network, error) {
 	return n, nil
 }
 
-// SetSegment says which is this rank's segment, before Connect: what ranks reach each other does not
-// depend on it. It stays the caller's and must outlive the Network. It must be a shared mapping
+// SetSegment says which is this rank's segment, before Connect: which ranks reach each other does
+// not depend on it. It stays the caller's and must outlive the Network. It must be a shared mapping
 // unless the job has one rank.
 func (n *Network) SetSegment(m *segment.Mapping) error {
 	if m.FD() < 0 && n.cfg.Size > 1 {
