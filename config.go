@@ -137,7 +137,8 @@ type Config struct {
 	// Collectives sizes the operations on data of teams; its zero value has the defaults.
 	Collectives Collectives
 
-	together *together // of RunLocal: all ranks are in this process
+	together    *together // of RunLocal: all ranks are in this process
+	defaultSize bool      // SegmentSize is the default: nobody has asked for that much
 
 	// Memory bounds the memory that communication takes for a time. Default: nothing does.
 	Memory MemoryConfig
@@ -223,6 +224,7 @@ func (c Config) withDefaults() (Config, error) {
 	env := &environment{lookup: c.Getenv}
 	if c.SegmentSize == 0 && c.SegmentShare == 0 {
 		c.SegmentSize = env.bytes("IBCONDUIT_SEGMENT_SIZE", defaultSegment)
+		c.defaultSize = env.str("IBCONDUIT_SEGMENT_SIZE", "") == ""
 	}
 	c.heapDefaults(env)
 	c.Memory.defaults(env)

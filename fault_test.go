@@ -267,7 +267,7 @@ func TestARankThatCannotJoinSendsItsReason(t *testing.T) {
 		reason string // on all ranks
 		others string // and on the others
 	}{
-		"segment": {FabricSHM, func(c *Config) { c.SegmentSize = 1 << 50 }, "bytes asked for", "rank 1: it cannot take part"},
+		"segment": {FabricSHM, func(c *Config) { c.SegmentSize = 1 << 50 }, "bytes asked for", "rank 1 cannot take part"},
 		"device":  {FabricIBV, func(c *Config) { c.Device = "mlx9_7" }, "mlx9_7", "rank 1 has no usable verbs device"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -286,25 +286,25 @@ func TestARankThatCannotJoinSendsItsReason(t *testing.T) {
 	}
 }
 
-// oneExchange is a bootstrap in which the others have given up after the hellos, when this rank
-// says what its device is.
-type oneExchange struct {
+// fewExchanges is a bootstrap in which the others have given up after some exchanges, when this
+// rank says what its device is.
+type fewExchanges struct {
 	bootstrap.Bootstrap
-	done bool
+	left int
 }
 
-func (b *oneExchange) Exchange(ctx context.Context, blob []byte) ([][]byte, error) {
-	if b.done {
+func (b *fewExchanges) Exchange(ctx context.Context, blob []byte) ([][]byte, error) {
+	if b.left == 0 {
 		return nil, bootstrap.ErrGaveUp
 	}
-	b.done = true
+	b.left--
 	return b.Bootstrap.Exchange(ctx, blob)
 }
 
 func TestAJoinTooLateForASlowDeviceSaysSo(t *testing.T) {
 	for timeout, slow := range map[time.Duration]bool{time.Nanosecond: true, time.Hour: false} {
 		_, err := Join(t.Context(), Config{Fabric: FabricIBV, SegmentSize: 1 << 20, Getenv: noEnv, JoinTimeout: timeout,
-			Bootstrap: &oneExchange{Bootstrap: bootstrap.NewGroup(1)[0]}})
+			Bootstrap: &fewExchanges{bootstrap.NewGroup(1)[0], 3}})
 		if err := wantErr(err, bootstrap.ErrGaveUp); err != nil {
 			t.Error(err)
 		}

@@ -13,7 +13,7 @@ import (
 
 // hello is what every rank sends every other first.
 type hello struct {
-	user     uint64 // bytes of the user's region
+	user     uint64 // bytes of the user's region; not on the wire, but in an exchange of its own
 	layout   uint64 // segment.Layout.Hash
 	workers  uint64
 	heap     uint64 // Config.HeapSize
@@ -37,7 +37,7 @@ type accord struct {
 // helloVersion is the wire version of hello:
 //
 //	1 byte    version
-//	uvarint   user, layout, workers, heap, symm, shared
+//	uvarint   layout, workers, heap, symm, shared
 //	uvarint   handlers, endpoints, hash, length of terms, then each of them: the program's, then
 //	          the library's
 //	uvarint   length of fabric, then its bytes
@@ -49,7 +49,7 @@ type accord struct {
 //	1 byte    helloAbstains
 //	rest      the reason, text
 const (
-	helloVersion  = 5
+	helloVersion  = 6
 	helloAbstains = 0xff
 )
 
@@ -61,7 +61,7 @@ const (
 
 // newHello has what the ranks must agree on, and what they must know of each other.
 func newHello(j *Job) (h hello, err error) {
-	h = hello{user: uint64(len(j.seg.User())), layout: j.layout.Hash(), workers: uint64(j.cfg.Workers), fabric: j.cfg.Fabric, where: spin.Processors(),
+	h = hello{layout: j.layout.Hash(), workers: uint64(j.cfg.Workers), fabric: j.cfg.Fabric, where: spin.Processors(),
 		heap: uint64(j.cfg.HeapSize), symm: uint64(j.cfg.SymmetricSize), shared: j.cfg.Shared.hash()}
 	if h.messages, err = newAccord(&j.messages); err == nil {
 		h.library, err = newAccord(&j.library)
@@ -87,7 +87,7 @@ func newAccord(s *endpoints) (a accord, err error) {
 }
 
 func (h *hello) numbers() []*uint64 {
-	return []*uint64{&h.user, &h.layout, &h.workers, &h.heap, &h.symm, &h.shared}
+	return []*uint64{&h.layout, &h.workers, &h.heap, &h.symm, &h.shared}
 }
 
 func (h *hello) accords() []*accord { return []*accord{&h.messages, &h.library} }
@@ -161,10 +161,21 @@ func decodeHello(b []byte) (h hello, err error) {
 		return hello{}, err
 	}
 	h.shm = b
-	if h.user > 1<<62 {
-		return h, fmt.Errorf("hello with a segment of %d bytes", h.user)
-	}
 	return h, nil
+}
+
+// decodeSize reads the size of a rank's segment: 1 byte helloVersion, then a uvarint; or an
+// abstention.
+func decodeSize(b []byte) (uint64, error) {
+	if len(b) > 0 && b[0] == helloAbstains {
+		return 0, fmt.Errorf("it cannot take part: %s", printable(b[1:]))
+	}
+	if len(b) > 0 && b[0] == helloVersion {
+		if n, used := binary.Uvarint(b[1:]); used == len(b)-1 && n <= 1<<62 {
+			return n, nil
+		}
+	}
+	return 0, fmt.Errorf("malformed size of its segment: %.16x", b)
 }
 
 // abstention is what a rank that cannot take part sends instead of a hello.

@@ -1,8 +1,8 @@
 package conduit
 
 import (
-	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -68,6 +68,7 @@ type joining struct {
 	hellos      []hello      // by rank, as the rest
 	unreachable []error      // why shared memory does not reach a rank
 	far         int          // the first such rank, or -1
+	plan        *segment.Plan
 }
 
 // handlers is how many handlers of active messages there were when the ranks compared them.
@@ -90,7 +91,7 @@ func (j *joining) join(ctx context.Context) (err error) {
 		return fmt.Errorf("a job of %d ranks; at most %d can be addressed", j.size, MaxRanks)
 	}
 	openChecker(j.Job)
-	if err := j.mapSegment(); err != nil {
+	if j.layout, err = j.needs.layout(j.size); err != nil {
 		return j.abstain(ctx, err)
 	}
 	if err := j.connect(ctx); err != nil {
@@ -124,29 +125,33 @@ func (j *joining) join(ctx context.Context) (err error) {
 	return nil
 }
 
-func (j *joining) mapSegment() (err error) {
-	if j.layout, err = j.needs.layout(j.size); err != nil {
-		return err
+// mapSegment maps the segment as planned. The third exchange says that all ranks have theirs, and
+// how large those are.
+func (j *joining) mapSegment(ctx context.Context) (err error) {
+	if j.seg, err = j.plan.Map(); err == nil && j.shm != nil {
+		err = j.shm.SetSegment(j.seg)
 	}
-	j.seg, err = segment.Map(segment.Config{
-		Size:      j.cfg.SegmentSize,
-		Share:     j.cfg.SegmentShare,
-		Layout:    j.layout,
-		HugePages: j.cfg.HugePages,
-		Shared:    j.cfg.Fabric != FabricIBV,
-		Locked:    j.cfg.Fabric == FabricIBV,
-	})
 	if err != nil {
-		return err
+		return j.abstain(ctx, err)
 	}
 	for _, note := range j.seg.Notes() {
 		j.cfg.Logger.Info("segment", "note", note)
 	}
-	return nil
+	sizes, err := j.boot.Exchange(ctx, binary.AppendUvarint([]byte{helloVersion}, uint64(len(j.seg.User()))))
+	if err != nil {
+		return err
+	}
+	for r, b := range sizes {
+		if j.hellos[r].user, err = decodeSize(b); err != nil {
+			return fmt.Errorf("rank %d: %w", r, err)
+		}
+		j.networks.routes[r].user = j.hellos[r].user
+	}
+	return j.heaps.place(&j.cfg, j.hellos)
 }
 
-// abstain sends the others, in the place of a hello, why this rank cannot take part: they fail with
-// its name and reason instead of for a rank that went away. It returns the reason.
+// abstain sends the others, in the place of a hello or of a size, why this rank cannot take part:
+// they fail with its name and reason instead of for a rank that went away. It returns the reason.
 func (j *joining) abstain(ctx context.Context, why error) error {
 	if j.size > 1 {
 		ctx, cancel := context.WithTimeout(ctx, verdictGrace)
@@ -156,8 +161,9 @@ func (j *joining) abstain(ctx context.Context, why error) error {
 	return why
 }
 
-// connect finds out which rank is reached by which network. Three exchanges at most: what am I;
-// does any rank need verbs; and if so the device's addresses. The outcome is the same on every rank
+// connect finds out which rank is reached by which network, and maps the segment. Four exchanges at
+// most: what am I; does any rank need verbs, and what do I take of my host; how large is my
+// segment; and if verbs are needed the device's addresses. The outcome is the same on every rank
 // since it is computed from the same answers.
 func (j *joining) connect(ctx context.Context) error {
 	mine, err := newHello(j.Job)
@@ -165,7 +171,7 @@ func (j *joining) connect(ctx context.Context) error {
 		return j.abstain(ctx, err)
 	}
 	if j.cfg.Fabric != FabricIBV {
-		j.shm, err = shm.New(shm.Config{Rank: j.rank, Size: j.size, Segment: j.seg, Job: j.boot.JobID(),
+		j.shm, err = shm.New(shm.Config{Rank: j.rank, Size: j.size, Job: j.boot.JobID(),
 			Sharing: &j.sharing, OnDown: j.members.die, OnLeft: j.members.leave})
 		if err != nil {
 			return j.abstain(ctx, err)
@@ -183,7 +189,6 @@ func (j *joining) connect(ctx context.Context) error {
 	j.sharing.SetCrowded(spin.Crowded(where, j.rank, spin.Quota()))
 	j.unreachable, j.far = make([]error, j.size), -1
 	for r, h := range j.hellos {
-		j.networks.routes[r].user = h.user
 		if j.shm != nil {
 			if j.unreachable[r] = j.shm.Reach(r, h.shm); j.unreachable[r] != nil && j.far < 0 {
 				j.far = r
@@ -193,11 +198,12 @@ func (j *joining) connect(ctx context.Context) error {
 	if j.far >= 0 && j.cfg.Fabric == FabricSHM {
 		return fmt.Errorf("rank %d over shared memory: %w; use Fabric auto or ibv", j.far, j.unreachable[j.far])
 	}
-	verbs := j.cfg.Fabric == FabricIBV
-	if !verbs {
-		if verbs, err = j.anyRank(ctx, j.far >= 0); err == nil {
-			err = j.connectSHM(ctx)
-		}
+	verbs, err := j.agree(ctx)
+	if err == nil {
+		err = j.mapSegment(ctx)
+	}
+	if err == nil && j.shm != nil {
+		err = j.connectSHM(ctx)
 	}
 	if err == nil && verbs {
 		err = j.connectVerbs(ctx)
@@ -302,30 +308,6 @@ func (j *joining) connectVerbs(ctx context.Context) error {
 	return net.Connect(ctx, addrs, j.boot.Exchange)
 }
 
-// anyRank is a collective or.
-func (j *joining) anyRank(ctx context.Context, mine bool) (bool, error) {
-	if j.size == 1 {
-		return mine, nil
-	}
-	vote := []byte{0}
-	if mine {
-		vote[0] = 1
-	}
-	votes, err := j.boot.Exchange(ctx, vote)
-	if err != nil {
-		return false, err
-	}
-	for r, v := range votes {
-		switch {
-		case bytes.Equal(v, []byte{1}):
-			return true, nil
-		case !bytes.Equal(v, []byte{0}):
-			return false, fmt.Errorf("rank %d: malformed vote %x", r, v)
-		}
-	}
-	return false, nil
-}
-
 // setWhereHostsDiffer is the remedy where a default comes from the host.
 const setWhereHostsDiffer = "the default follows GOMAXPROCS, and so the quota of the control group: set it where hosts differ"
 
@@ -358,9 +340,6 @@ func (j *joining) exchangeHellos(ctx context.Context, mine hello) ([]hello, erro
 	err = j.compareHandlers(ctx, &j.messages, all, func(h *hello) *accord { return &h.messages })
 	if err == nil {
 		err = j.compareHandlers(ctx, &j.library, all, func(h *hello) *accord { return &h.library })
-	}
-	if err == nil {
-		err = j.heaps.place(&j.cfg, all)
 	}
 	return all, err
 }

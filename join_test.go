@@ -26,7 +26,7 @@ var errFailed = errors.New("it has failed")
 
 func (f *failingBootstrap) Exchange(ctx context.Context, blob []byte) ([][]byte, error) {
 	all, err := f.Bootstrap.Exchange(ctx, blob)
-	if f.exchanges++; err == nil && f.exchanges == 2 {
+	if f.exchanges++; err == nil && f.exchanges == 3 {
 		err = f.fail()
 	}
 	return all, err

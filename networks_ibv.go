@@ -3,6 +3,8 @@
 package conduit
 
 import (
+	"slices"
+
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/ibv"
 )
@@ -20,4 +22,21 @@ func newIBV(j *joining) (fabric.Network, error) {
 		ZeroCopyMin: j.cfg.ZeroCopyMin, Origin: j.cfg.BufferOrigin,
 		Messages: messages, Sharing: &j.sharing, OnDown: j.members.die, Log: j.cfg.Logger,
 	})
+}
+
+// buffers is how many bytes a device has pinned beside the segment: for all lanes that may be open,
+// and for the endpoints.
+func (j *joining) buffers() (uint64, error) {
+	var all []fabric.EndpointConfig
+	for _, s := range []*endpoints{&j.messages, &j.library} {
+		if s.table.Len() == 0 {
+			continue
+		}
+		c, err := s.params.Network()
+		if err != nil {
+			return 0, err
+		}
+		all = append(all, slices.Repeat([]fabric.EndpointConfig{c}, s.each)...)
+	}
+	return ibv.PinnedBytes(j.cfg.Workers+j.needs.lanes, j.cfg.QueueDepth, all), nil
 }

@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/ibconduit/conduit/internal/ranklist"
 	"io"
-	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -124,41 +123,13 @@ func (e *MismatchError) Error() string {
 			if k > 0 {
 				b.WriteString(", ")
 			}
-			fmt.Fprintf(&b, "%s on %s", v.Value, rankList(v.Ranks))
+			fmt.Fprintf(&b, "%s on %s", v.Value, ranklist.Text(v.Ranks))
 		}
 		if d.Remedy != "" {
 			b.WriteString(" (" + d.Remedy + ")")
 		}
 	}
 	return b.String()
-}
-
-// rankList prints ranks as "rank 3" or "ranks 0-2,5", at most 16 ranges.
-func rankList(ranks []int) string {
-	ranks = slices.Sorted(slices.Values(ranks))
-	var parts []string
-	for i := 0; i < len(ranks); {
-		k := i
-		for k+1 < len(ranks) && ranks[k+1] == ranks[k]+1 {
-			k++
-		}
-		part := strconv.Itoa(ranks[i])
-		if k == i+1 {
-			part += "," + strconv.Itoa(ranks[k])
-		} else if k > i {
-			part += "-" + strconv.Itoa(ranks[k])
-		}
-		parts = append(parts, part)
-		i = k + 1
-	}
-	const most = 16
-	if len(parts) > most {
-		parts = append(parts[:most], fmt.Sprintf("... (%d in all)", len(ranks)))
-	}
-	if len(ranks) == 1 {
-		return "rank " + parts[0]
-	}
-	return "ranks " + strings.Join(parts, ",")
 }
 
 // causeKind crosses the wire: append only.

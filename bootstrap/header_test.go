@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"errors"
+	"github.com/ibconduit/conduit/internal/ranklist"
 	"strings"
 	"testing"
 
@@ -142,7 +143,7 @@ func TestRankListIsShort(t *testing.T) {
 		"ranks 0-2,5":      {5, 2, 1, 0},
 		"ranks 1,3,5-7,11": {1, 3, 5, 6, 7, 11},
 	} {
-		if got := rankList(ranks); got != want {
+		if got := ranklist.Text(ranks); got != want {
 			t.Errorf("%v: %q, want %q", ranks, got, want)
 		}
 	}
@@ -150,7 +151,7 @@ func TestRankListIsShort(t *testing.T) {
 	for r := range 500 {
 		odd = append(odd, 2*r)
 	}
-	if s := rankList(odd); len(s) > 200 || !strings.Contains(s, "500 in all") {
+	if s := ranklist.Text(odd); len(s) > 200 || !strings.Contains(s, "500 in all") {
 		t.Errorf("%q", s)
 	}
 }

@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"bytes"
 	"fmt"
+	"github.com/ibconduit/conduit/internal/ranklist"
 	"sync"
 )
 
@@ -135,7 +136,7 @@ func (h *hub) giveUp(rank int, seq uint32, why *cause) {
 		}
 	}
 	if len(missing) > 0 {
-		why.text += "; waiting for " + rankList(missing)
+		why.text += "; waiting for " + ranklist.Text(missing)
 	}
 	h.dropLocked(rank, why)
 }

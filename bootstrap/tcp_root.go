@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"github.com/ibconduit/conduit/internal/ranklist"
 	"maps"
 	"net"
 	"slices"
@@ -142,7 +143,7 @@ func (r *root) timeout(ctx context.Context, after time.Duration) *JoinError {
 			e.Reason = ReasonGaveUp
 		}
 	}
-	e.Text = fmt.Sprintf("%d of %d ranks arrived %s; missing %s", r.arrived, r.rv.size, when, rankList(missing))
+	e.Text = fmt.Sprintf("%d of %d ranks arrived %s; missing %s", r.arrived, r.rv.size, when, ranklist.Text(missing))
 	if len(r.refused) > 0 {
 		refused := strings.Join(slices.Sorted(maps.Keys(counted(r.refused))), ", ")
 		e.Text += "; refused: " + refused + explained(refused)

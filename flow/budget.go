@@ -82,13 +82,19 @@ func NewBudget(cfg BudgetConfig) (*Budget, error) {
 // Largest is the most bytes that one set, payload or Acquire may have. It does not change.
 func (b *Budget) Largest() int64 { return b.cfg.largest() }
 
-func (c *BudgetConfig) largest() int64 {
-	floor := c.Limit
+func (c *BudgetConfig) largest() int64 { return c.floor() - c.Small - c.Unscheduled }
+
+// floor is the least that the limit is.
+func (c *BudgetConfig) floor() int64 {
 	if c.Adapt != nil {
-		floor = c.Adapt.Floor
+		return c.Adapt.Floor
 	}
-	return floor - c.Small - c.Unscheduled
+	return c.Limit
 }
+
+// Least is how much memory the budget needs: its limit, of one that adapts the floor, and the
+// reserve. It does not change.
+func (b *Budget) Least() int64 { return b.cfg.floor() + b.cfg.Reserve }
 
 // Room is how many bytes a set could have now without waiting; 0 while others wait, or without a
 // token for a message. It is a hint for the pace of a collective.

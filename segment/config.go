@@ -32,8 +32,8 @@ type Config struct {
 	Size int64
 
 	// Share, if Size is 0, takes this part (0 < Share <= 1) of what all limits
-	// together leave at this moment. Ranks of one host do not know of each
-	// other: divide by their number.
+	// together leave at this moment. Of several segments on one host each takes its share of all:
+	// divide by their number.
 	Share float64
 
 	// Layout has the library's regions, which are mapped in addition to Size or Share. The zero value
@@ -64,6 +64,9 @@ type Config struct {
 
 	// Locked: the memory will be pinned, so that RLIMIT_MEMLOCK counts.
 	Locked bool
+
+	// Buffers is how many bytes are going to be pinned beside it.
+	Buffers uint64
 
 	host host // the machine, unless a test puts another in its place
 }

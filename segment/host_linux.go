@@ -2,6 +2,7 @@ package segment
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -36,6 +37,7 @@ func (m machine) limits() (limits, error) {
 			*r.hard = lim.Max
 		}
 	}
+	l.machine = m.name()
 	m.readMeminfo(&l)
 	m.readStatus(&l)
 	l.cgroups = m.cgroups()
@@ -112,7 +114,26 @@ func (m machine) table(name string) map[string]uint64 {
 // cgroup up to the root that this mount namespace sees.
 func (m machine) cgroups() (set []cgroupLimit) {
 	for _, l := range (sysinfo.Root{FS: os.DirFS(m.root + "/")}).MemoryLimits() {
-		set = append(set, cgroupLimit{l.Group, l.Limit, l.Used, l.Reclaimable})
+		set = append(set, cgroupLimit{l.Group, m.inode(l.Dir), l.Limit, l.Used, l.Reclaimable})
 	}
 	return set
+}
+
+// name is that of the machine: by the kernel's boot, as its containers have names of their own;
+// where that is not known by its name.
+func (m machine) name() string {
+	if boot, err := os.ReadFile(m.root + "/proc/sys/kernel/random/boot_id"); err == nil {
+		return string(boot)
+	}
+	name, _ := os.Hostname()
+	return name
+}
+
+// inode names a directory of the machine whatever its path in a container.
+func (m machine) inode(dir string) string {
+	var st unix.Stat_t
+	if unix.Stat(m.root+dir, &st) != nil {
+		return dir
+	}
+	return fmt.Sprintf("%d:%d", st.Dev, st.Ino)
 }

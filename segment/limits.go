@@ -2,6 +2,8 @@ package segment
 
 import (
 	"fmt"
+	"hash/fnv"
+	"io"
 	"math"
 	"strings"
 
@@ -44,6 +46,7 @@ type limits struct {
 	data, dataUsed       uint64 // RLIMIT_DATA and what is used of it
 	fileSize             uint64 // RLIMIT_FSIZE
 
+	machine    string // names it among those of the ranks
 	available  uint64 // MemAvailable
 	commitLeft uint64 // left under the commit limit, unlimited unless overcommit is off
 	cgroups    []cgroupLimit
@@ -54,6 +57,7 @@ type limits struct {
 // cgroupLimit is the memory limit of one cgroup on the way to the root.
 type cgroupLimit struct {
 	path        string
+	dir         string // names it among those of the machine: device and inode of its directory
 	limit, used uint64
 	reclaimable uint64 // part of used that is clean page cache
 }
@@ -69,32 +73,55 @@ type bound struct {
 	which  string
 	room   uint64
 	remedy string
+	pool   Pool // that it is the room of; the zero value: no other process takes of it
+}
+
+// bound is the pool as the bound of one mapping.
+func (p Pool) bound() bound { return bound{p.Which(), p.Room, p.Remedy(), p} }
+
+// pools lists what a mapping on huge or base pages takes of, and other processes of the machine
+// too.
+func (l *limits) pools(huge bool) []Pool {
+	if huge {
+		return []Pool{{poolID(l.machine, "huge"), PoolHuge, l.hugeFree, ""}}
+	}
+	p := []Pool{{poolID(l.machine, "memory"), PoolMachine, l.available, ""}}
+	if l.commitLeft != unlimited {
+		p = append(p, Pool{poolID(l.machine, "commit"), PoolCommit, l.commitLeft, ""})
+	}
+	for _, g := range l.cgroups {
+		p = append(p, Pool{poolID(l.machine, g.dir), PoolGroup, left(g.limit, left(g.used, g.reclaimable)), g.path})
+	}
+	return p
+}
+
+func poolID(machine, part string) uint64 {
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, machine+"\n"+part) // never fails
+	return h.Sum64()
 }
 
 // bounds lists what limits a mapping of c on huge or base pages.
 func (c *Config) bounds(l *limits, huge bool) []bound {
-	b := []bound{{"RLIMIT_AS", left(l.addressSpace, l.mapped), "raise it (ulimit -v unlimited)"}}
+	own := func(which string, room uint64, remedy string) bound { return bound{which, room, remedy, Pool{}} }
+	b := []bound{own("RLIMIT_AS", left(l.addressSpace, l.mapped), "raise it (ulimit -v unlimited)")}
 	if c.Shared {
-		b = append(b, bound{"RLIMIT_FSIZE", l.fileSize, "raise it (ulimit -f unlimited)"})
+		b = append(b, own("RLIMIT_FSIZE", l.fileSize, "raise it (ulimit -f unlimited)"))
 	} else {
-		b = append(b, bound{"RLIMIT_DATA", left(l.data, l.dataUsed), "raise it (ulimit -d unlimited)"})
+		b = append(b, own("RLIMIT_DATA", left(l.data, l.dataUsed), "raise it (ulimit -d unlimited)"))
 	}
 	if c.DeviceMax != 0 {
-		b = append(b, bound{"the device's max_mr_size", c.DeviceMax, "use a smaller segment, or more ranks"})
+		b = append(b, own("the device's max_mr_size", c.DeviceMax, "use a smaller segment, or more ranks"))
 	}
 	if c.Locked && !l.ipcLock {
-		b = append(b, bound{"RLIMIT_MEMLOCK", left(l.memlock, l.pinned),
-			"raise it: " + remedy.Memlock(remedy.Unknown)})
+		which := "RLIMIT_MEMLOCK"
+		if l.pinned+c.Buffers > 0 {
+			which += fmt.Sprintf(" of %d, less %d that are pinned and %d for buffers,", l.memlock, l.pinned, c.Buffers)
+		}
+		b = append(b, own(which, left(left(l.memlock, l.pinned), c.Buffers), "raise it: "+remedy.Memlock(remedy.Unknown)))
 	}
-	if huge {
-		return append(b, bound{"the pool of huge pages", l.hugeFree, "raise vm.nr_hugepages, or do not require huge pages"})
-	}
-	b = append(b,
-		bound{"the machine's available memory", l.available, "use a smaller segment or fewer ranks on this host"},
-		bound{"the commit limit", l.commitLeft, "raise vm.overcommit_ratio or set vm.overcommit_memory to 0"})
-	for _, g := range l.cgroups {
-		b = append(b, bound{"the cgroup memory limit of " + g.path, left(g.limit, left(g.used, g.reclaimable)),
-			"ask the batch system for more memory, or use a smaller segment"})
+	for _, p := range l.pools(huge) {
+		b = append(b, p.bound())
 	}
 	return b
 }

@@ -49,10 +49,10 @@ func TestEachLimitRefusesWithItsFigures(t *testing.T) {
 		{"available memory", 3 * mib, func(l *limits, c *Config) { l.available = 3 * mib }},
 		{"commit limit", 0, func(l *limits, c *Config) { l.commitLeft = 0 }},
 		{"cgroup memory limit of /a/b", 2 * mib, func(l *limits, c *Config) {
-			l.cgroups = []cgroupLimit{{"/a/b", 8 * mib, 7 * mib, 1 * mib}, {"/a", 80 * mib, 0, 0}}
+			l.cgroups = []cgroupLimit{{"/a/b", "", 8 * mib, 7 * mib, 1 * mib}, {"/a", "", 80 * mib, 0, 0}}
 		}},
 		{"cgroup memory limit of /a", 0, func(l *limits, c *Config) {
-			l.cgroups = []cgroupLimit{{"/a/b", 8 * mib, 0, 0}, {"/a", 8 * mib, 9 * mib, 0}}
+			l.cgroups = []cgroupLimit{{"/a/b", "", 8 * mib, 0, 0}, {"/a", "", 8 * mib, 9 * mib, 0}}
 		}},
 		{"pool of huge pages", 2 * mib, func(l *limits, c *Config) {
 			c.HugePages = Require
@@ -140,7 +140,7 @@ func TestInvalidConfigIsRefused(t *testing.T) {
 func TestShareIsOfTheTightestLimit(t *testing.T) {
 	h := &fakeHost{limits_: generous()}
 	h.limits_.available = 64 * mib
-	h.limits_.cgroups = []cgroupLimit{{"/job", 32 * mib, 0, 0}}
+	h.limits_.cgroups = []cgroupLimit{{"/job", "", 32 * mib, 0, 0}}
 	l := mustPlace(t, Region{Name: "a", Size: 100_000})
 	m, err := Map(Config{Share: 0.5, Layout: l, host: h})
 	must(t, err)
@@ -203,7 +203,8 @@ func TestCgroupLimitsAreFoundUpToTheRoot(t *testing.T) {
 	write(t, root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "2000\n")
 	write(t, root, "sys/fs/cgroup/memory/memory.usage_in_bytes", "10\n")
 	got := machine{root}.cgroups()
-	want := []cgroupLimit{{"/docker/x", 2000, 10, 0}, {"/slice", 1000, 700, 60}}
+	inode := machine{root}.inode
+	want := []cgroupLimit{{"/docker/x", inode("/sys/fs/cgroup/memory"), 2000, 10, 0}, {"/slice", inode("/sys/fs/cgroup/unified/slice"), 1000, 700, 60}}
 	if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -234,5 +235,78 @@ func TestTheRealMachineCanBeRead(t *testing.T) {
 	must(t, err)
 	if l.available == 0 || l.mapped == 0 || l.memlock == 0 && l.memlockHard == 0 {
 		t.Errorf("got %+v", l)
+	}
+}
+
+// The soft limit is raised when a segment is mapped, not while ranks ask what it would be.
+func TestAPlanLeavesTheMachineAlone(t *testing.T) {
+	h := &fakeHost{limits_: generous()}
+	h.limits_.memlock, h.limits_.memlockHard = mib/16, 8*mib
+	p, err := Prepare(Config{Size: 4 * mib, Locked: true, host: h, HugePages: Off})
+	must(t, err)
+	if h.raised != 0 || p.Base() != 4*mib || p.Huge() != 0 || len(p.Pools()) == 0 {
+		t.Errorf("raised to %d; %+v", h.raised, p)
+	}
+	m, err := p.Map()
+	must(t, err)
+	defer m.Close()
+	if h.raised != 8*mib {
+		t.Errorf("soft limit raised to %d, want %d", h.raised, 8*mib)
+	}
+}
+
+func TestBuffersCountAsPinned(t *testing.T) {
+	h := &fakeHost{limits_: generous()}
+	h.limits_.memlock, h.limits_.memlockHard, h.limits_.pinned = 5*mib, 8*mib, mib
+	c := Config{Size: 4 * mib, Locked: true, Buffers: 3 * mib, host: h, HugePages: Off}
+	m, err := Map(c)
+	must(t, err)
+	must(t, m.Close())
+	if h.raised != 8*mib {
+		t.Errorf("soft limit raised to %d, want %d", h.raised, 8*mib)
+	}
+	c.Buffers++
+	var le *LimitError
+	if _, err := Map(c); !errors.As(err, &le) || le.Limit != 4*mib-1 || !strings.Contains(le.Which, "RLIMIT_MEMLOCK of 8388608, less 1048576 that are pinned and 3145729 for buffers") {
+		t.Errorf("%v", err)
+	}
+	c.Size, c.Share = 0, 1
+	if m, err = Map(c); err != nil || m.Len() > 4*mib {
+		t.Fatalf("a share of what buffers leave: %v", err)
+	}
+	must(t, m.Close())
+}
+
+// Groups are told apart by their directories, whatever the path in a container.
+func TestPoolsAreToldApartByDirectories(t *testing.T) {
+	of := func(machine, dir, path string) uint64 {
+		l := generous()
+		l.machine, l.cgroups = machine, []cgroupLimit{{path, dir, mib, 0, 0}}
+		p, err := Prepare(Config{Size: 4096, host: &fakeHost{limits_: l}, HugePages: Off})
+		must(t, err)
+		return p.Pools()[1].ID
+	}
+	if of("m", "1:2", "/a") != of("m", "1:2", "/") {
+		t.Error("one directory is two pools")
+	}
+	if of("m", "1:2", "/") == of("m", "1:3", "/") || of("m", "1:2", "/") == of("n", "1:2", "/") {
+		t.Error("two directories are one pool")
+	}
+}
+
+func TestPlansFallBackToBasePages(t *testing.T) {
+	h := &fakeHost{limits_: generous()}
+	h.limits_.hugePage, h.limits_.hugeFree = 2*mib, 8*mib
+	p, err := Prepare(Config{Size: 3 * mib, host: h})
+	must(t, err)
+	if p.Huge() != 4*mib || p.Base() != 3*mib || p.Pools()[0].Kind != PoolHuge || p.Pools()[0].Room != 8*mib {
+		t.Errorf("%+v", p)
+	}
+	p.WithoutHugePages("others have them")
+	m, err := p.Map()
+	must(t, err)
+	defer m.Close()
+	if m.HugePages() || len(m.Notes()) == 0 || !strings.Contains(m.Notes()[0], "others have them") {
+		t.Errorf("huge %v, notes %q", m.HugePages(), m.Notes())
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Map makes a segment. It checks every limit first; see the package comment.
-func Map(c Config) (*Mapping, error) {
+// Prepare checks every limit, and maps nothing yet.
+func Prepare(c Config) (*Plan, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
@@ -21,36 +21,67 @@ func Map(c Config) (*Mapping, error) {
 	if err != nil {
 		return nil, err
 	}
-	var notes []string
+	p := &Plan{c: c}
 	if c.HugePages != Off {
-		m, err := c.mapPages(&lim, true)
-		if err == nil || c.HugePages == Require {
+		p.huge, err = p.extent(lim, true)
+		if err != nil && c.HugePages == Require {
+			return nil, err
+		}
+		if err != nil && !errors.Is(err, errSmall) {
+			p.notes = append(p.notes, "no huge pages: "+err.Error())
+		}
+		p.pools = lim.pools(true)
+	}
+	if c.HugePages != Require {
+		if p.base, p.baseErr = p.extent(lim, false); p.baseErr != nil && p.huge == nil {
+			return nil, p.baseErr
+		}
+	}
+	p.pools = append(p.pools, lim.pools(false)...)
+	return p, nil
+}
+
+// Map makes the segment.
+func (p *Plan) Map() (*Mapping, error) {
+	if p.raise > 0 && p.c.host.raiseMemlock(p.raise) != nil {
+		c := p.c
+		c.host = asItIs{c.host}
+		return Map(c)
+	}
+	if p.huge != nil {
+		m, err := p.create(*p.huge)
+		if err == nil || p.c.HugePages == Require {
 			return m, err
 		}
-		if !errors.Is(err, errSmall) {
-			notes = append(notes, "no huge pages: "+err.Error())
-		}
+		p.WithoutHugePages(err.Error())
 	}
-	m, err := c.mapPages(&lim, false)
-	if err != nil {
-		return nil, err
+	if p.base == nil {
+		return nil, p.baseErr
 	}
-	m.notes = append(notes, m.notes...)
-	return m, nil
+	return p.create(*p.base)
+}
+
+// asItIs is a machine that does not raise RLIMIT_MEMLOCK.
+type asItIs struct{ host }
+
+func (h asItIs) limits() (limits, error) {
+	l, err := h.host.limits()
+	l.memlockHard = l.memlock
+	return l, err
 }
 
 // errSmall: a segment does not fill one huge page, which needs no note.
 var errSmall = errors.New("segment is smaller than a huge page")
 
-// mapPages maps with one kind of pages.
-func (c *Config) mapPages(lim *limits, huge bool) (*Mapping, error) {
-	page := uint64(os.Getpagesize())
+// extent is that of a segment with one kind of pages.
+func (p *Plan) extent(lim limits, huge bool) (*extent, error) {
+	c, page := &p.c, uint64(os.Getpagesize())
 	if huge {
 		if page = lim.hugePage; page == 0 {
 			return nil, errors.New("segment: this kernel has no huge pages")
 		}
 	}
-	user, bounds, err := c.fit(lim, page, huge)
+	user, bounds, err := p.fit(&lim, page, huge)
 	if err != nil {
 		return nil, err
 	}
@@ -64,16 +95,22 @@ func (c *Config) mapPages(lim *limits, huge bool) (*Mapping, error) {
 	if err := admit(x.length, bounds, c.parts(user)); err != nil {
 		return nil, err
 	}
-	m := &Mapping{extent: x, layout: c.Layout, fd: -1, huge: huge}
-	if err := m.create(c); err != nil {
+	return &x, nil
+}
+
+// create maps what has been decided on.
+func (p *Plan) create(x extent) (*Mapping, error) {
+	m := &Mapping{extent: x, layout: p.c.Layout, fd: -1, huge: x.page != uint64(os.Getpagesize()), notes: p.notes}
+	if err := m.create(&p.c); err != nil {
 		return nil, err
 	}
 	return m, nil
 }
 
-// fit returns the user's size in bytes and the bounds of the mapping, after
-// the soft limit for pinned memory has been raised if that is what it takes.
-func (c *Config) fit(lim *limits, page uint64, huge bool) (uint64, []bound, error) {
+// fit returns the user's size in bytes and the bounds of the mapping, with the soft limit for
+// pinned memory raised if that is what it takes.
+func (p *Plan) fit(lim *limits, page uint64, huge bool) (uint64, []bound, error) {
+	c := &p.c
 	b := c.bounds(lim, huge)
 	user := c.wanted(b, page)
 	if c.Locked && !lim.ipcLock && lim.memlock < lim.memlockHard {
@@ -81,10 +118,8 @@ func (c *Config) fit(lim *limits, page uint64, huge bool) (uint64, []bound, erro
 		if err != nil {
 			return 0, nil, err
 		}
-		if c.Share > 0 || x.length > left(lim.memlock, lim.pinned) {
-			if c.host.raiseMemlock(lim.memlockHard) == nil {
-				lim.memlock = lim.memlockHard
-			}
+		if c.Share > 0 || x.length > left(left(lim.memlock, lim.pinned), c.Buffers) {
+			lim.memlock, p.raise = lim.memlockHard, lim.memlockHard
 			b = c.bounds(lim, huge)
 			user = c.wanted(b, page)
 		}

@@ -9,8 +9,11 @@ import (
 
 var errSystem = fmt.Errorf("segment: segments need Linux: %w", errors.ErrUnsupported)
 
+// Prepare fails: segments need Linux.
+func Prepare(Config) (*Plan, error) { return nil, errSystem }
+
 // Map fails: segments need Linux.
-func Map(Config) (*Mapping, error) { return nil, errSystem }
+func (p *Plan) Map() (*Mapping, error) { return nil, errSystem }
 
 // MapFD fails: segments need Linux.
 func MapFD(int, int64) (*Mapping, error) { return nil, errSystem }

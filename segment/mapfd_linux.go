@@ -8,23 +8,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MapFD maps the first n bytes of a peer's segment. The descriptor stays the
+// MapFD maps the first n bytes of a peer's segment, with 0 all of it. The descriptor stays the
 // caller's and may be closed afterwards. The file must be a memfd that cannot
 // shrink and that holds n bytes; anything else is refused, because its owner
 // could take memory from under our loads and stores.
 func MapFD(fd int, n int64) (*Mapping, error) {
-	if n <= 0 {
-		return nil, fmt.Errorf("segment: a peer's segment cannot have %d bytes", n)
-	}
 	page, huge, err := checkFile(fd)
 	if err != nil {
 		return nil, err
 	}
-	length, ok := roundUp(uint64(n), page)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, fmt.Errorf("segment: fstat of a peer's segment: %w", err)
 	}
+	if n == 0 {
+		n = st.Size
+	}
+	if n <= 0 {
+		return nil, fmt.Errorf("segment: a peer's segment cannot have %d bytes", n)
+	}
+	length, ok := roundUp(uint64(n), page)
 	if !ok || uint64(st.Size) < length {
 		return nil, fmt.Errorf("segment: a peer's segment has %d bytes, its owner published %d", st.Size, n)
 	}

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/bench"
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/memgroup"
 	"github.com/ibconduit/conduit/flow/pressure"
+	"github.com/ibconduit/conduit/internal/memgroup"
 )
 
 // flowHog is ibbench flow hog.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/bench"
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/memgroup"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/transient"
+	"github.com/ibconduit/conduit/internal/memgroup"
 )
 
 // flowJacobi is ibbench flow jacobi.

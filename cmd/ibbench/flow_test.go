@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/bench"
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/memgroup"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/internal/memgroup"
 	"github.com/ibconduit/conduit/internal/racetest"
 	"github.com/ibconduit/conduit/internal/rdmatest"
 )

@@ -84,7 +84,7 @@ func (c *connector) prepare(n *Network) (uint32, error) {
 	if err := c.listener.make(n, dgramRecvs+2*dgramSends); err != nil {
 		return 0, err
 	}
-	const in, bytes = dgramRecvs * inStride, dgramRecvs*inStride + dgramSends*datagramMax
+	const in, bytes = dgramRecvs * inStride, datagramBytes
 	var err error
 	if c.mem, err = unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
 		return 0, fmt.Errorf("mapping %d bytes for datagrams: %w", bytes, err)

@@ -104,7 +104,7 @@ func (e *queueSet) build() (err error) {
 	if e.counters, e.freeCounters, err = offheap.Alloc[fabric.Counters](); err != nil {
 		return err
 	}
-	smalls := min(max(n.cfg.Depth, 64), 1024)
+	smalls := smallBlocks(n.cfg.Depth)
 	mem, err := unix.Mmap(-1, 0, slabBytes(smalls), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return fmt.Errorf("mapping a slab of %d bytes: %w", slabBytes(smalls), err)

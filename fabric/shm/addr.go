@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"syscall"
 
@@ -15,8 +14,8 @@ import (
 )
 
 const (
-	addrVersion = 2 // 2: packets of endpoints
-	addrLen     = 116
+	addrVersion = 3 // 3: without the segment's length, which is the file's
+	addrLen     = 108
 	addrSummed  = addrLen - 8
 )
 
@@ -38,7 +37,6 @@ type addr struct {
 	pid    uint32
 	place  place
 	job    id
-	length uint64 // bytes of the segment
 	name   id
 	cookie id
 }
@@ -55,7 +53,6 @@ func (a *addr) encode() []byte {
 	b = binary.LittleEndian.AppendUint64(b, a.place.nsDev)
 	b = binary.LittleEndian.AppendUint64(b, a.place.nsInode)
 	b = append(b, a.job[:]...)
-	b = binary.LittleEndian.AppendUint64(b, a.length)
 	b = append(b, a.name[:]...)
 	b = append(b, a.cookie[:]...)
 	b = binary.LittleEndian.AppendUint32(b, a.pid)
@@ -81,11 +78,10 @@ func decodeAddr(b []byte) (addr, error) {
 	a.place.boot = id(b[16:32])
 	a.place.nsDev, a.place.nsInode = le.Uint64(b[32:]), le.Uint64(b[40:])
 	a.job = id(b[48:64])
-	a.length = le.Uint64(b[64:])
-	a.name, a.cookie = id(b[72:88]), id(b[88:104])
-	a.pid = le.Uint32(b[104:])
-	if [3]byte(b[5:8]) != [3]byte{} || a.length == 0 || a.length > math.MaxInt {
-		return a, fmt.Errorf("address with impossible fields (segment of %d bytes)", a.length)
+	a.name, a.cookie = id(b[64:80]), id(b[80:96])
+	a.pid = le.Uint32(b[96:])
+	if [3]byte(b[5:8]) != [3]byte{} {
+		return a, errors.New("address with impossible fields")
 	}
 	return a, nil
 }

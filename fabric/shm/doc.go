@@ -131,7 +131,7 @@
 //
 // # Wire formats
 //
-// Numbers are little-endian. Address, version 2, 116 bytes:
+// Numbers are little-endian. Address, version 3, 108 bytes:
 //
 //	 0  4  "ibcS"
 //	 4  1  version
@@ -142,11 +142,10 @@
 //	32  8  network namespace: device of its nsfs inode
 //	40  8  network namespace: inode
 //	48 16  job: first half of SHA-256 over its id
-//	64  8  length of the segment in bytes
-//	72 16  name of the socket: hexadecimal, after "ibconduit-"
-//	88 16  cookie
-//	104 4  process id, as the rank itself sees it, for messages only
-//	108 8  checksum: first 8 bytes of SHA-256 over the bytes before it
+//	64 16  name of the socket: hexadecimal, after "ibconduit-"
+//	80 16  cookie
+//	96  4  process id, as the rank itself sees it, for messages only
+//	100 8  checksum: first 8 bytes of SHA-256 over the bytes before it
 //
 // Greeting, one packet in each direction, with the sender's memfd attached, 48 bytes:
 //

@@ -164,7 +164,7 @@ func (p *joiner) introduce(c *net.UnixConn, rank int) (*segment.Mapping, error) 
 	if from != rank {
 		return nil, fmt.Errorf("rank %d answered in its place", from)
 	}
-	return segment.MapFD(fd, int64(p.known[rank].length))
+	return segment.MapFD(fd, 0)
 }
 
 // acceptAll waits for the higher ranks. Any other connection is closed.
@@ -226,7 +226,7 @@ func (p *joiner) accept(c *net.UnixConn) {
 // welcome maps the rank's segment and hands it this rank's.
 func (p *joiner) welcome(c *net.UnixConn, rank, fd int) (*segment.Mapping, error) {
 	defer unix.Close(fd)
-	m, err := segment.MapFD(fd, int64(p.known[rank].length))
+	m, err := segment.MapFD(fd, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -26,8 +26,7 @@ type Config struct {
 	Rank int // 0 <= Rank < Size
 	Size int // ranks in the job, all networks together
 
-	// Segment is this rank's segment. It stays the caller's and must outlive the
-	// Network. It must be a shared mapping unless the job has one rank.
+	// Segment is this rank's segment, if it is mapped already; else SetSegment brings it.
 	Segment *segment.Mapping
 
 	// Job is the job's id, equal on all ranks. Ranks of different jobs do not
@@ -118,19 +117,19 @@ func New(cfg Config) (*Network, error) {
 	switch {
 	case cfg.Size < 1 || cfg.Rank < 0 || cfg.Rank >= cfg.Size || cfg.Size > math.MaxInt32:
 		return nil, fmt.Errorf("shm: no rank %d in a job of %d", cfg.Rank, cfg.Size)
-	case cfg.Segment == nil:
-		return nil, errors.New("shm: Config.Segment is missing")
-	case cfg.Segment.FD() < 0 && cfg.Size > 1:
-		return nil, errors.New("shm: the segment is private memory; map it with segment.Config.Shared")
+	}
+	n := &Network{cfg: cfg, targets: make([]target, cfg.Size), peers: make([]peer, cfg.Size), start: time.Now()}
+	if cfg.Segment != nil {
+		if err := n.SetSegment(cfg.Segment); err != nil {
+			return nil, err
+		}
 	}
 	where, err := here()
 	if err != nil {
 		return nil, err
 	}
-	n := &Network{cfg: cfg, targets: make([]target, cfg.Size), peers: make([]peer, cfg.Size), start: time.Now()}
 	job := sha256.Sum256([]byte(cfg.Job))
-	n.self = addr{rank: uint32(cfg.Rank), pid: uint32(os.Getpid()), place: where, job: id(job[:16]),
-		length: uint64(cfg.Segment.Len())}
+	n.self = addr{rank: uint32(cfg.Rank), pid: uint32(os.Getpid()), place: where, job: id(job[:16])}
 	rand.Read(n.self.name[:]) // never fails, crypto/rand
 	rand.Read(n.self.cookie[:])
 	n.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: n.self.socket(), Net: "unixpacket"})
@@ -139,6 +138,17 @@ func New(cfg Config) (*Network, error) {
 	}
 	n.tracked = handle.New(n, "shm network", fmt.Sprintf("of rank %d", cfg.Rank))
 	return n, nil
+}
+
+// SetSegment says which is this rank's segment, before Connect: which ranks reach each other does
+// not depend on it. It stays the caller's and must outlive the Network. It must be a shared mapping
+// unless the job has one rank.
+func (n *Network) SetSegment(m *segment.Mapping) error {
+	if m.FD() < 0 && n.cfg.Size > 1 {
+		return errors.New("shm: the segment is private memory; map it with segment.Config.Shared")
+	}
+	n.cfg.Segment = m
+	return nil
 }
 
 // Name is "shm".
@@ -160,6 +170,9 @@ func (n *Network) Connect(ctx context.Context, addrs [][]byte, _ fabric.Exchange
 	known, err := n.decodeAll(addrs)
 	if err != nil {
 		return err
+	}
+	if n.cfg.Segment == nil {
+		return errors.New("shm: Connect without a segment: give one to New or SetSegment")
 	}
 	n.mu.Lock()
 	if n.state != fresh {

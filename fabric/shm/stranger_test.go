@@ -90,9 +90,8 @@ func TestPeerWithoutASealedSegmentIsRefused(t *testing.T) {
 	must(t, err)
 	defer unix.Close(loose)
 	must(t, unix.Ftruncate(loose, 8192))
-	short := mapSegment(t, 4096)
 	good := mapSegment(t, 8192)
-	for what, fds := range map[string][]int{"unsealed": {loose}, "short": {short.FD()}, "no": nil, "two": {good.FD(), good.FD()}} {
+	for what, fds := range map[string][]int{"unsealed": {loose}, "no": nil, "two": {good.FD(), good.FD()}} {
 		nets, addrs := newNetworks(t, 2, 8192, t.Name(), nil)
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		joined := make(chan error, 1)
@@ -133,7 +132,6 @@ func TestUnreachablePlacesAreNamed(t *testing.T) {
 	for want, change := range map[string]func(*addr){
 		"another host": func(a *addr) { a.place.boot[3] ^= 1 }, "network namespace": func(a *addr) { a.place.nsInode++ },
 		"user": func(a *addr) { a.place.uid++ }, "another job": func(a *addr) { a.job[0] ^= 1 }, "of rank 0": func(a *addr) { a.rank = 0 },
-		"impossible": func(a *addr) { a.length = 0 },
 	} {
 		a := nets[1].self
 		change(&a)
@@ -190,6 +188,34 @@ func TestRanksOfOtherNetworksAreNotServed(t *testing.T) {
 	if l.Mapped(1) != nil || l.Mapped(2) == nil {
 		t.Error("wrong ranks are mapped")
 	}
+}
+
+// Which ranks reach each other is known before their segments are mapped.
+func TestASegmentMayComeAfterReach(t *testing.T) {
+	var nets []*Network
+	var addrs [][]byte
+	for r := range 2 {
+		n, err := New(Config{Rank: r, Size: 2, Job: t.Name()})
+		must(t, err)
+		defer n.Close()
+		nets, addrs = append(nets, n), append(addrs, n.Addr())
+	}
+	must(t, nets[0].Reach(1, addrs[1]))
+	if err := nets[0].Connect(t.Context(), addrs, nil); err == nil || !strings.Contains(err.Error(), "SetSegment") {
+		t.Errorf("without a segment: %v", err)
+	}
+	for r, size := range []int64{4096, 12288} {
+		must(t, nets[r].SetSegment(mapSegment(t, size)))
+	}
+	must(t, connect(t.Context(), nets, addrs))
+	l := newLane(t, nets[0])
+	if _, err := l.Put(1, 12287, []byte{7}, 0); err != nil || nets[1].cfg.Segment.Bytes()[12287] != 7 {
+		t.Errorf("the last byte of the peer's: %v", err)
+	}
+	if _, err := l.Put(1, 12288, []byte{7}, 0); err == nil {
+		t.Error("a put behind the peer's segment")
+	}
+	must(t, l.Close())
 }
 
 func TestPrivateSegmentIsRefused(t *testing.T) {

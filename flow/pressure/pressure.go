@@ -119,8 +119,7 @@ func (r *Reader) cgroups(v2 bool, to *flow.Reading) Source {
 	return s
 }
 
-// boundV2 is the lower of memory.high, beyond which the group is throttled, and memory.max. The
-// write-back of dirty pages is left out: they are not free at once.
+// boundV2 is the lower of memory.high, beyond which the group is throttled, and memory.max.
 func (r *Reader) boundV2(g sysinfo.Cgroup, to *flow.Reading) (b flow.MemoryBound, ok bool) {
 	b.Limit = math.MaxInt64
 	for _, name := range []string{"memory.high", "memory.max"} {
@@ -130,7 +129,7 @@ func (r *Reader) boundV2(g sysinfo.Cgroup, to *flow.Reading) (b flow.MemoryBound
 	}
 	events := r.keyed(g.Dir + "/memory.events")
 	to.LimitHits += uint64(events["high"] + events["max"])
-	b.Used = r.usedOf(g.Dir+"/memory.current", g.Dir+"/memory.stat", "inactive_file")
+	b.Used = r.usedOf(g)
 	return b, ok
 }
 
@@ -142,14 +141,14 @@ func (r *Reader) boundV1(g sysinfo.Cgroup, to *flow.Reading) (b flow.MemoryBound
 		return b, false
 	}
 	b = flow.MemoryBound{Source: "memory.limit_in_bytes of " + g.Path, Limit: int64(limit)}
-	b.Used = r.usedOf(g.Dir+"/memory.usage_in_bytes", g.Dir+"/memory.stat", "total_inactive_file")
+	b.Used = r.usedOf(g)
 	return b, true
 }
 
-// usedOf is a group's memory without the page cache that was used once at most.
-func (r *Reader) usedOf(usage, stat, cache string) int64 {
-	used, _ := r.root.Figure(usage)
-	return max(int64(used)-r.keyed(stat)[cache], 0)
+// usedOf is a group's memory without clean page cache.
+func (r *Reader) usedOf(g sysinfo.Cgroup) int64 {
+	used, clean := r.root.MemoryUse(g)
+	return int64(used - clean)
 }
 
 // keyed reads lines "key value".

@@ -40,7 +40,7 @@ func v2() map[string]string {
 		"proc/self/stat":          "12 (a b) c) S 1 12 12 0 -1 4194560 1000 0 77 0 1 2 0 0 20 0 1 0",
 		"proc/thread-self/status": "VmLck:\t      16 kB\nVmPin:\t    1024 kB\nVmRSS:\t 5 kB\n",
 		b + "memory.max":          "max", b + "memory.high": "209715200\n", b + "memory.current": "104857600\n",
-		b + "memory.stat": "anon 5\ninactive_file 20971520\nactive_file 7\n", b + "memory.events": "low 0\nhigh 3\nmax 0\noom 0\noom_kill 0\n",
+		b + "memory.stat": "anon 5\ninactive_file 10485760\nactive_file 14680064\nfile_dirty 3145728\nfile_writeback 1048576\n", b + "memory.events": "low 0\nhigh 3\nmax 0\noom 0\noom_kill 0\n",
 		b + "memory.pressure": psi,
 		a + "memory.max":      "314572800\n", a + "memory.high": "max\n", a + "memory.current": "209715200\n",
 		a + "memory.stat": "inactive_file 0\n", a + "memory.events": "high 0\nmax 4\n", a + "memory.pressure": "some avg10=9 avg60=9 avg300=9 total=9\n",

@@ -13,7 +13,10 @@ import (
 )
 
 // withMemlock is the command of this test binary with so many bytes of lockable memory.
-func withMemlock(t *testing.T, limit int) []string {
+func withMemlock(t *testing.T, limit int) []string { return withMemlocks(t, limit, limit) }
+
+// withMemlocks is withMemlock with a soft and a hard limit.
+func withMemlocks(t *testing.T, soft, hard int) []string {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -23,7 +26,7 @@ func withMemlock(t *testing.T, limit int) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	argv := []string{prlimit, fmt.Sprintf("--memlock=%d:%[1]d", limit)}
+	argv := []string{prlimit, fmt.Sprintf("--memlock=%d:%d", soft, hard)}
 	if os.Getuid() == 0 { // others have no CAP_IPC_LOCK, which lifts the limit
 		argv = append(argv, "setpriv", "--bounding-set=-ipc_lock")
 	}
@@ -58,6 +61,49 @@ func TestTooLittleMemlockIsRefusedWithFigures(t *testing.T) {
 	for _, want := range []string{"memlock", "65536", "ulimit -l"} {
 		if !strings.Contains(strings.ToLower(string(out)), want) {
 			t.Errorf("the error does not mention %q:\n%s", want, out)
+		}
+	}
+}
+
+// apart has rank 1 run in a user namespace, where shared memory does not reach it.
+func apart(t *testing.T, argv []string) []string {
+	t.Helper()
+	if out, err := exec.Command("unshare", "-U", "true").CombinedOutput(); err != nil {
+		t.Skipf("unshare -U: %v %s", err, out)
+	}
+	exe := argv[len(argv)-1]
+	return append(argv[:len(argv)-1], "sh", "-c", `if [ "$IBCONDUIT_RANK" = 1 ]; then exec unshare -U "$0"; fi; exec "$0"`, exe)
+}
+
+// Whether verbs were asked for or are needed, memory is locked up to the hard limit.
+func TestVerbsGetMemlockUpToTheHardLimit(t *testing.T) {
+	dev := rdmatest.Device(t)
+	for _, fabric := range []string{conduit.FabricIBV, conduit.FabricAuto} {
+		argv := apart(t, withMemlocks(t, 65536, 8<<20))
+		var out output
+		code, err := launch.Run(testContext(t), launch.Config{
+			N: 2, Path: argv[0], Args: argv[1:], Env: rankEnv("exchange", conduit.Config{Fabric: fabric, Device: dev}), Stdout: &out, Stderr: &out,
+		})
+		if err != nil || code != 0 || !strings.HasPrefix(out.String(), "size 2 sums [6 6]") {
+			t.Errorf("fabric %q: exit code %d, %v\n%s", fabric, code, err, out.String())
+		}
+	}
+}
+
+// Buffers count: with those a segment does not fit that would alone. All ranks say which are short.
+func TestRanksShortOfMemlockAreNamedByAll(t *testing.T) {
+	dev := rdmatest.Device(t)
+	argv := apart(t, withMemlocks(t, 65536, 5<<20))
+	var out output
+	code, err := launch.Run(testContext(t), launch.Config{
+		N: 2, Path: argv[0], Args: argv[1:], Env: rankEnv("exchange", conduit.Config{Fabric: conduit.FabricAuto, Device: dev}), Stdout: &out, Stderr: &out,
+	})
+	if err != nil || code == 0 {
+		t.Errorf("exit code %d, %v", code, err)
+	}
+	for _, want := range []string{"ranks 0,1 cannot take part: segment: ", "RLIMIT_MEMLOCK of 5242880, less 0 that are pinned and ", "ulimit -l"} {
+		if n := strings.Count(out.String(), want); n != 2 {
+			t.Errorf("%d ranks say %q, want 2:\n%s", n, want, out.String())
 		}
 	}
 }

@@ -98,6 +98,7 @@ func (r Root) CPUQuota() (cpus float64, group string) {
 // MemoryLimit is the memory limit of one group, in bytes.
 type MemoryLimit struct {
 	Group       string
+	Dir         string // of the group's files
 	Limit, Used uint64
 	Reclaimable uint64 // part of Used that is clean page cache
 }
@@ -105,17 +106,37 @@ type MemoryLimit struct {
 // MemoryLimits are the limits that are set, of the process's own group first.
 func (r Root) MemoryLimits() (set []MemoryLimit) {
 	for _, g := range r.Cgroups("memory") {
-		max, used, cache := "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+		max := "memory.limit_in_bytes"
 		if g.V2 {
-			max, used, cache = "memory.max", "memory.current", "inactive_file"
+			max = "memory.max"
 		}
 		// v1 writes "no limit" as the largest multiple of a page below 1<<63.
 		if limit, ok := r.Figure(g.Dir + "/" + max); ok && limit < 1<<62 {
-			u, _ := r.Figure(g.Dir + "/" + used)
-			set = append(set, MemoryLimit{g.Path, limit, u, min(r.stat(g.Dir+"/memory.stat", cache), u)})
+			used, clean := r.MemoryUse(g)
+			set = append(set, MemoryLimit{g.Path, g.Dir, limit, used, clean})
 		}
 	}
 	return set
+}
+
+// MemoryUse is how much memory a group with its children uses, and how much of that is clean page
+// cache, used once or often: the kernel frees it before it refuses memory. What is dirty or on its
+// way to the disk is not free at once; shared memory is in none of these figures
+// (cgroup-v2.rst, cgroup-v1/memory.rst).
+func (r Root) MemoryUse(g Cgroup) (used, clean uint64) {
+	usage, prefix, kind := "memory.usage_in_bytes", "total_", ""
+	if g.V2 {
+		usage, prefix, kind = "memory.current", "", "file_"
+	}
+	stat := map[string]uint64{}
+	for line := range strings.Lines(r.Text(g.Dir + "/memory.stat")) {
+		k, v, _ := strings.Cut(strings.TrimSpace(line), " ")
+		stat[k], _ = strconv.ParseUint(v, 10, 64)
+	}
+	used, _ = r.Figure(g.Dir + "/" + usage)
+	cache := stat[prefix+"active_file"] + stat[prefix+"inactive_file"]
+	busy := stat[prefix+kind+"dirty"] + stat[prefix+kind+"writeback"]
+	return used, min(cache-min(busy, cache), used)
 }
 
 // MemoryRoom is how many bytes the tightest memory limit leaves, clean page
@@ -163,16 +184,6 @@ func (r Root) RDMALimit(device string) (limit, group string) {
 		}
 	}
 	return "", ""
-}
-
-func (r Root) stat(name, key string) uint64 {
-	for line := range strings.Lines(r.Text(name)) {
-		if k, v, _ := strings.Cut(strings.TrimSpace(line), " "); k == key {
-			n, _ := strconv.ParseUint(v, 10, 64)
-			return n
-		}
-	}
-	return 0
 }
 
 func hasWord(list, word string) bool {

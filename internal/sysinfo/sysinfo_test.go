@@ -1,6 +1,7 @@
 package sysinfo
 
 import (
+	"strconv"
 	"testing"
 	"testing/fstest"
 )
@@ -48,16 +49,36 @@ func TestTheTightestGroupOnTheWayUpCounts(t *testing.T) {
 	}
 }
 
+// Page cache is free memory whether it was used once or often, but not what is to be written first.
 func TestCleanPageCacheIsRoom(t *testing.T) {
-	r := root(map[string]string{
-		"proc/self/cgroup":                           "4:memory:/docker/abc\n",
-		"proc/self/mountinfo":                        "42 30 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n",
-		"sys/fs/cgroup/memory/memory.limit_in_bytes": "1000",
-		"sys/fs/cgroup/memory/memory.usage_in_bytes": "700",
-		"sys/fs/cgroup/memory/memory.stat":           "total_inactive_file 200\n",
-	})
-	if room, _, group, ok := r.MemoryRoom(); room != 500 || group != "/docker/abc" || !ok {
-		t.Errorf("%d bytes left in %s, %v", room, group, ok)
+	const v1, v2 = "4:memory:/docker/abc\n", "0::/docker/abc\n"
+	for _, c := range []struct {
+		name, group, mount, stat string
+		used, clean              uint64
+	}{
+		{"v1 used once", v1, "cgroup cgroup rw,memory", "inactive_file 9\ntotal_inactive_file 200\n", 700, 200},
+		{"v1 used often", v1, "cgroup cgroup rw,memory", "active_file 9\ntotal_active_file 300\ntotal_inactive_file 200\n", 700, 500},
+		{"v1 dirty", v1, "cgroup cgroup rw,memory", "total_dirty 30\ntotal_writeback 4\ntotal_active_file 300\ntotal_inactive_file 200\n", 700, 466},
+		{"v2 used often", v2, "cgroup2 cgroup2 rw", "active_file 300\ninactive_file 200\ntotal_active_file 7\n", 700, 500},
+		{"v2 dirty", v2, "cgroup2 cgroup2 rw", "file_dirty 30\nfile_writeback 4\nactive_file 300\ninactive_file 200\nshmem 90\n", 700, 466},
+		{"all dirty", v2, "cgroup2 cgroup2 rw", "file_dirty 400\nfile_writeback 400\nactive_file 300\ninactive_file 200\n", 700, 0},
+		{"more than is used", v2, "cgroup2 cgroup2 rw", "active_file 300\ninactive_file 200\n", 450, 450},
+		{"no figures", v2, "cgroup2 cgroup2 rw", "", 700, 0},
+	} {
+		r := root(map[string]string{
+			"proc/self/cgroup":         c.group,
+			"proc/self/mountinfo":      "42 30 0:32 /docker/abc /cg ro - " + c.mount + "\n",
+			"cg/memory.limit_in_bytes": "1000", "cg/memory.max": "1000",
+			"cg/memory.usage_in_bytes": strconv.FormatUint(c.used, 10), "cg/memory.current": strconv.FormatUint(c.used, 10),
+			"cg/memory.stat": c.stat,
+		})
+		want := MemoryLimit{"/docker/abc", "/cg", 1000, c.used, c.clean}
+		if got := r.MemoryLimits(); len(got) != 1 || got[0] != want {
+			t.Errorf("%s: got %+v, want %+v", c.name, got, want)
+		}
+		if room, _, _, ok := r.MemoryRoom(); room != 1000-c.used+c.clean || !ok {
+			t.Errorf("%s: room for %d bytes, %v", c.name, room, ok)
+		}
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/memgroup"
 	"github.com/ibconduit/conduit/internal/launch"
+	"github.com/ibconduit/conduit/internal/memgroup"
 )
 
 // Run is one run of a kernel.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/memgroup"
+	"github.com/ibconduit/conduit/internal/memgroup"
 )
 
 // Sample is the memory of the ranks' groups at a time.
