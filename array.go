@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
+	"math"
+	"math/bits"
 	"reflect"
 	"unsafe"
 
@@ -207,14 +209,51 @@ func errRun(op string, run, n int) error {
 }
 
 // checkCopy is what is wrong with a Copy before it begins.
-func checkCopy(w *Worker, dst, src uint32, n int) error {
-	for _, node := range []uint32{dst, src} {
-		if _, err := w.check("copy", node&^badType, 0, 0); err != nil {
+func checkCopy[T any](w *Worker, dst, src Ptr[T], n int) error {
+	size, _, err := sizeOf[T]("copy", n)
+	if err == nil {
+		_, err = w.check("copy", dst.node, dst.off, size)
+	}
+	if err == nil {
+		_, err = w.check("copy", src.node, src.off, size)
+	}
+	return err
+}
+
+// checkRuns is what is wrong with n runs of so many elements, of which there is one, that begin at
+// p, p.Add(stride), ...: all others lie between the first and the last.
+func checkRuns[T any](w *Worker, op string, p Ptr[T], n, run, stride int) error {
+	size, _, err := sizeOf[T](op, run)
+	if err == nil {
+		_, err = w.check(op, p.node, p.off, size)
+	}
+	if err != nil || n == 1 {
+		return err
+	}
+	hi, past := bits.Mul64(uint64(n-1), uint64(max(stride, -stride)))
+	last := p.Add(int(past))
+	if stride < 0 {
+		last = p.Add(-int(past))
+	}
+	if hi != 0 || past > math.MaxInt {
+		last.off = ^uint64(0) // outside of every segment
+	}
+	_, err = w.check(op, last.node, last.off, size)
+	return err
+}
+
+// checkIndexed is what is wrong with the elements p.Add(offs[k]) before they are transferred.
+func checkIndexed[T any](w *Worker, op string, p Ptr[T], offs []int) error {
+	var v T
+	size := uint64(unsafe.Sizeof(v))
+	for _, k := range offs {
+		at := p.Add(k)
+		if rt, _ := w.valid(at.node, at.off, size); rt != nil {
+			continue
+		}
+		if _, err := w.check(op, at.node, at.off, size); err != nil {
 			return err
 		}
-	}
-	if n < 0 {
-		return fmt.Errorf("conduit: copy: %d elements, want 0 or more", n)
 	}
 	return nil
 }

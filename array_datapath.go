@@ -1,6 +1,7 @@
 package conduit
 
 import (
+	"cmp"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -25,7 +26,8 @@ func (a *Array[T]) GetSlice(w *Worker, dst []T, i int) error {
 }
 
 // PutSlice writes src to the elements from i on, wherever they lie, and returns when they are
-// there.
+// there. After an error that is no *IndexError some may have been written, as after one of the
+// array's PutIndexed and PutStrided.
 func (a *Array[T]) PutSlice(w *Worker, i int, src []T) error {
 	return a.slice(w, fabric.KindPut, src, i)
 }
@@ -150,12 +152,13 @@ func GetIndexed[T any](w *Worker, dst []T, p Ptr[T], offs []int) error {
 }
 
 // PutIndexed writes src[k] to p.Add(offs[k]) for all k, in one chain, and returns when they are
-// there.
+// there. Where one of the places is outside of the segment nothing is written; after other errors
+// some may have been.
 func PutIndexed[T any](w *Worker, p Ptr[T], offs []int, src []T) error {
 	if len(src) != len(offs) {
 		return errUnequal("put", len(src), len(offs))
 	}
-	if err := p.typeErr(); err != nil {
+	if err := cmp.Or(p.typeErr(), checkIndexed(w, "put", p, offs)); err != nil {
 		return err
 	}
 	return scattered(w, fabric.KindPut, src, func(k int) Ptr[T] { return p.Add(offs[k]) })
@@ -170,7 +173,8 @@ func GetStrided[T any](w *Worker, dst []T, p Ptr[T], run, stride int) error {
 }
 
 // PutStrided writes src to runs of run elements that begin at p, p.Add(stride), ...: the reverse of
-// GetStrided.
+// GetStrided. Where one of the runs is outside of the segment nothing is written; after other
+// errors some may have been.
 func PutStrided[T any](w *Worker, p Ptr[T], run, stride int, src []T) error {
 	return runs(w, fabric.KindPut, src, p, run, stride)
 }
@@ -179,10 +183,13 @@ func runs[T any](w *Worker, kind fabric.Kind, mem []T, p Ptr[T], run, stride int
 	if run < 1 || len(mem)%run != 0 {
 		return errRun(opOf(kind), run, len(mem))
 	}
-	if err := p.typeErr(); err != nil {
+	if err := p.typeErr(); err != nil || len(mem) == 0 {
 		return err
 	}
-	if kind == fabric.KindGet && len(mem) > 0 && w.fences.gathers(p.node, p.off) {
+	if err := checkRuns(w, opOf(kind), p, len(mem)/run, run, stride); err != nil {
+		return err
+	}
+	if kind == fabric.KindGet && w.fences.gathers(p.node, p.off) {
 		next := p
 		return gathered(w, mem, run, func(int) Ptr[T] {
 			at := next
@@ -206,9 +213,11 @@ const copyBuffer = 256 << 10
 
 // Copy copies n elements from src to dst, which may be of any ranks and may overlap, and returns
 // when they are there. Where one of them is this rank's it is one put or get, without a copy of its
-// own; else the elements pass through this rank, 256 KiB at a time.
+// own; else the elements pass through this rank, 256 KiB at a time: where a rank dies meanwhile, or
+// the worker's context ends, some may have been written. What is outside of a segment is an error
+// before anything is.
 func Copy[T any](w *Worker, dst, src Ptr[T], n int) error {
-	if err := checkCopy(w, dst.node, src.node, n); err != nil {
+	if err := checkCopy(w, dst, src, n); err != nil {
 		return err
 	}
 	var from, to []T

@@ -233,7 +233,13 @@ func (f fencer) Request(ctx context.Context, v am.Via, rank int, off uint64, n i
 		return err
 	}
 	w.fences.check.deposit(rank, off, n)
-	return w.fences.pass(ctx, rank, off, n)
+	if err := w.fences.pass(ctx, rank, off, n); err != nil {
+		return err
+	}
+	if k := w.fences.kept; k != nil {
+		k.Linger() // a message is none of the worker's lanes
+	}
+	return nil
 }
 
 // Reply acquires for the worker that the call went through.

@@ -22,8 +22,9 @@ type hello struct {
 	messages accord // of the program
 	library  accord // of the library's parts
 	fabric   string
-	where    []byte // spin.Processors
-	shm      []byte // address of fabric/shm, empty without
+	payloads []uint64 // hashes of the names of MemoryConfig.Payloads, ascending; none where they are too many
+	where    []byte   // spin.Processors
+	shm      []byte   // address of fabric/shm, empty without
 }
 
 // accord is what ranks must have alike to understand each other's messages.
@@ -40,6 +41,7 @@ type accord struct {
 //	uvarint   layout, workers, heap, symm, shared
 //	uvarint   handlers, endpoints, hash, length of terms, then each of them: the program's, then
 //	          the library's
+//	uvarint   length of payloads, then each of them, 8 bytes, little endian
 //	uvarint   length of fabric, then its bytes
 //	uvarint   length of where, then its bytes
 //	rest      shm
@@ -53,16 +55,18 @@ const (
 	helloAbstains = 0xff
 )
 
-// maxTerms bounds what a hello makes this rank keep, maxReason what of a reason travels.
+// maxTerms and maxPayloads bound what a hello makes this rank keep, maxReason what of a reason
+// travels.
 const (
-	maxTerms  = 64
-	maxReason = 512
+	maxTerms    = 64
+	maxPayloads = 128
+	maxReason   = 512
 )
 
 // newHello has what the ranks must agree on, and what they must know of each other.
 func newHello(j *Job) (h hello, err error) {
 	h = hello{layout: j.layout.Hash(), workers: uint64(j.cfg.Workers), fabric: j.cfg.Fabric, where: spin.Processors(),
-		heap: uint64(j.cfg.HeapSize), symm: uint64(j.cfg.SymmetricSize), shared: j.cfg.Shared.hash()}
+		heap: uint64(j.cfg.HeapSize), symm: uint64(j.cfg.SymmetricSize), shared: j.cfg.Shared.hash(), payloads: j.cfg.Memory.taken()}
 	if h.messages, err = newAccord(&j.messages); err == nil {
 		h.library, err = newAccord(&j.library)
 	}
@@ -108,6 +112,10 @@ func (h hello) encode() []byte {
 			b = binary.AppendUvarint(b, v)
 		}
 	}
+	b = binary.AppendUvarint(b, uint64(len(h.payloads)))
+	for _, v := range h.payloads {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
 	for _, s := range []string{h.fabric, string(h.where)} {
 		b = binary.AppendUvarint(b, uint64(len(s)))
 		b = append(b, s...)
@@ -146,8 +154,7 @@ func decodeHello(b []byte) (h hello, err error) {
 			err = fmt.Errorf("hello with %d terms", n)
 		}
 	}
-	text := func() (s []byte) {
-		n := next()
+	take := func(n uint64) (s []byte) {
 		if err == nil && n > uint64(len(b)) {
 			err = errors.New("truncated hello")
 		}
@@ -155,6 +162,14 @@ func decodeHello(b []byte) (h hello, err error) {
 			s, b = b[:n:n], b[n:]
 		}
 		return s
+	}
+	text := func() []byte { return take(next()) }
+	n := next()
+	if err == nil && n > maxPayloads {
+		err = fmt.Errorf("hello with the names of %d payload functions", n)
+	}
+	for s := take(8 * n); len(s) > 0; s = s[8:] {
+		h.payloads = append(h.payloads, binary.LittleEndian.Uint64(s))
 	}
 	h.fabric, h.where = string(text()), text()
 	if err != nil {

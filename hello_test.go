@@ -8,18 +8,19 @@ import (
 )
 
 func FuzzHello(f *testing.F) {
-	f.Add(hello{user: 5, layout: 1<<63 + 9, workers: 2, fabric: "auto", where: []byte("a host"), shm: []byte{1, 2}}.encode())
+	f.Add(hello{user: 5, layout: 1<<63 + 9, workers: 2, fabric: "auto", payloads: []uint64{3, 1<<63 + 5}, where: []byte("a host"), shm: []byte{1, 2}}.encode())
 	f.Add(hello{user: 5, layout: 1<<63 + 9, workers: 2, messages: accord{3, 2, 1<<63 + 7, []uint64{256, 4096}}, library: accord{1, 1, 9, []uint64{64}}, fabric: "ibv"}.encode())
 	f.Add([]byte{helloVersion})
 	f.Add([]byte{helloAbstains, 'n', 'o'})
-	f.Add([]byte{helloVersion, 0, 0, 0, 0, 0, 0, maxTerms + 1}) // more than a rank would keep
+	f.Add([]byte{helloVersion, 0, 0, 0, 0, 0, 0, maxTerms + 1})                                                          // more than a rank would keep
+	f.Add(append([]byte{helloVersion, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 3}, make([]byte, 1<<10)...)) // likewise
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, err := decodeHello(b)
 		if err != nil {
 			return
 		}
 		again, err := decodeHello(h.encode())
-		if err != nil || !reflect.DeepEqual(again, h) || len(h.messages.terms)+len(h.library.terms) > 2*maxTerms {
+		if err != nil || !reflect.DeepEqual(again, h) || len(h.messages.terms)+len(h.library.terms) > 2*maxTerms || len(h.payloads) > maxPayloads {
 			t.Errorf("%+v comes back as %+v, %v", h, again, err)
 		}
 	})

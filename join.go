@@ -189,6 +189,7 @@ func (j *joining) connect(ctx context.Context) error {
 	j.sharing.SetCrowded(spin.Crowded(where, j.rank, spin.Quota()))
 	j.unreachable, j.far = make([]error, j.size), -1
 	for r, h := range j.hellos {
+		j.memory.takes(r, h.payloads)
 		if j.shm != nil {
 			if j.unreachable[r] = j.shm.Reach(r, h.shm); j.unreachable[r] != nil && j.far < 0 {
 				j.far = r

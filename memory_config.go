@@ -133,6 +133,15 @@ func nameHash(name string) uint64 {
 	return h.Sum64()
 }
 
+// taken are the hashes of the names of Payloads, ascending; none where they are more than a hello
+// has: then other ranks ask for each payload whether it is taken.
+func (m *MemoryConfig) taken() []uint64 {
+	if len(m.Payloads) > maxPayloads {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(byHash(m.Payloads)))
+}
+
 // byHash has the functions of a map by what messages call them. A nil one is as if it were not
 // there.
 func byHash[F any](m map[string]func(F)) map[uint64]named[F] {

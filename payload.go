@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/ibconduit/conduit/am"
@@ -18,7 +19,8 @@ import (
 //	conduit.payload.consumed  to who sends: how many bytes that came unasked were consumed in all,
 //	                          how many may be unconsumed
 //
-// A sender sends nothing unasked before a receiver has told it the second.
+// A sender sends nothing unasked before a receiver has told it the second, nor under a name that
+// the receiver did not say in Join that it has (hello): what is announced is refused with an error.
 const (
 	payloadName  = "conduit.payload"
 	unaskedName  = "conduit.payload.unasked"
@@ -34,6 +36,7 @@ const (
 // payloadProtocol is SendPayload, as sender and as receiver, under transient.mu.
 type payloadProtocol struct {
 	takers   map[uint64]named[*Payload]
+	taken    [][]uint64 // by rank, hashes of the names that it has, ascending; fixed in Join
 	payload  *am.Large
 	unasked  *am.Handler
 	consumed *am.Handler
@@ -53,6 +56,14 @@ func (t *transient) openPayloads() {
 	t.takers = byHash(t.cfg.Payloads)
 	t.arriving = map[*am.Announcement]*Payload{}
 	t.senders, t.told = map[int]*flow.UnaskedSender{}, map[int]uint64{}
+}
+
+// takes notes which names a rank has, of ranks in their order. Those that have the same share them.
+func (t *transient) takes(rank int, names []uint64) {
+	if rank > 0 && slices.Equal(names, t.taken[rank-1]) {
+		names = t.taken[rank-1]
+	}
+	t.taken = append(t.taken, names)
 }
 
 // SendPayload sends a payload to the function of that name at a rank (MemoryConfig.Payloads), with
@@ -92,7 +103,7 @@ func SendPayload(ctx context.Context, v am.Via, rank int, name string, payload [
 	}
 	args = append([]uint64{nameHash(name)}, args...)
 	var err error
-	if t.takeUnasked(rank, len(payload)) {
+	if t.takeUnasked(rank, args[0], len(payload)) {
 		if err = t.unasked.PostWith(ctx, t.via(), rank, am.Medium(payload), args...); err != nil {
 			t.untake(rank, len(payload))
 		}
@@ -108,9 +119,12 @@ func SendPayload(ctx context.Context, v am.Via, rank int, name string, payload [
 func charged(n int) int64 { return int64(max(n, minUnasked)) }
 
 // takeUnasked reports whether a payload may go unasked, which is counted then.
-func (t *transient) takeUnasked(rank, n int) bool {
+func (t *transient) takeUnasked(rank int, name uint64, n int) bool {
 	e := t.via().Endpoint(rank)
 	if e == nil || n > e.MaxMedium() {
+		return false
+	}
+	if _, taken := slices.BinarySearch(t.taken[rank], name); !taken {
 		return false
 	}
 	t.mu.Lock()
@@ -345,7 +359,7 @@ func (t *transient) cameUnasked(c *am.Call) {
 		p.Release()
 		return
 	}
-	go p.run(f)
+	c.Go(func() { p.run(f) })
 }
 
 // payloadsDown forgets what a rank that is dead was told, and may be sent.

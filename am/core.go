@@ -44,7 +44,7 @@ type core struct {
 	stats    counters
 
 	transfers int // large payloads from here and to here that have not ended
-	telling   int // of a Receiver's functions those that run, or are to
+	telling   int // of a Receiver's functions, and those of Call.Go, those that run or are to
 	rounding  bool
 	quick     []func() // of quick receivers, for the end of the round
 	copying   int      // that copy what this rank sends itself into the segment

@@ -188,7 +188,7 @@ func (l *Endpoint) users() string {
 		s += fmt.Sprintf(", %d goroutines wait", n)
 	}
 	if n := l.receiving(); n > 0 {
-		s += fmt.Sprintf(", %d functions of receivers of large payloads run", n)
+		s += fmt.Sprintf(", %d functions of receivers run", n)
 	}
 	if l.attendant != nil && !l.gone.Load() {
 		s += ", the attendant has not ended"
@@ -206,7 +206,7 @@ func (l *Endpoint) prepared() int {
 	return l.acquirer.prepared
 }
 
-// receiving counts the goroutines that run functions of receivers.
+// receiving counts the functions of receivers, and those of Call.Go, that run or are to.
 func (l *Endpoint) receiving() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

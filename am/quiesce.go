@@ -47,7 +47,8 @@ func (l *Endpoint) EndRequests(ctx context.Context) error {
 	return l.calm(ctx, "end requests", func() (e InFlightError) { e.Messages = l.unsent(); return e }, nil)
 }
 
-// Drain polls until what has arrived here is handled, by itself if need be, and nothing more comes.
+// Drain polls until what has arrived here is handled, by itself if need be, the functions of
+// receivers have returned, and nothing more comes.
 // It waits for nothing that this rank has in flight, and from now on pings no other rank: behind a
 // barrier behind Quiesce the others may close their endpoints meanwhile. When ctx ends first it
 // returns an *InFlightError, which cannot count what has not been looked at.
@@ -59,7 +60,9 @@ func (l *Endpoint) Drain(ctx context.Context) error {
 	l.mu.Lock()
 	l.mute = true // else one that has closed would be found dead, and Close not count the calls to it
 	l.mu.Unlock()
-	return l.calm(ctx, "drain", func() InFlightError { return InFlightError{Handlers: l.look().running} }, l.stillSince)
+	return l.calm(ctx, "drain", func() InFlightError {
+		return InFlightError{Handlers: l.look().running, Transfers: l.receiving()}
+	}, l.stillSince)
 }
 
 // calm polls until nothing is left, and nothing arrives any more.

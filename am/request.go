@@ -124,6 +124,22 @@ func (c *Call) Offset() (off uint64, ok bool) { return c.head.off, c.head.cat ==
 // Wanted reports whether the caller waits for a reply. To others a reply is dropped.
 func (c *Call) Wanted() bool { return c.head.wants }
 
+// Go has f run on a goroutine of its own, for which Quiesce, Drain and Close wait as for a function
+// of a [Receiver]: it may send, call and wait. f must not panic.
+func (c *Call) Go(f func()) {
+	c.x.mu.Lock()
+	c.x.telling++
+	c.x.mu.Unlock()
+	c.x.cfg.Host.Go("of a handler", func() {
+		defer func() {
+			c.x.mu.Lock()
+			c.x.telling--
+			c.x.mu.Unlock()
+		}()
+		f()
+	})
+}
+
 // Reply answers with arguments only. After an error the handler may reply with less; if it does
 // not, the caller is told of the error.
 func (c *Call) Reply(args ...uint64) error { return c.answer(&Payload{}, args) }

@@ -59,8 +59,10 @@ type pages struct {
 	youngest   uint16
 	dirty      int
 	work       []uint16 // entries to write, or that a range has
-	exposed    []extent // in which puts that passed by are in flight
+	exposed    []extent // in which puts and atomics that passed by are in flight
 	allExposed bool
+	passed     bool // something has passed by since the last Release
+	lingers    bool // of that, something that the lanes do not complete
 	hints      []hinted
 
 	useful uint64 // lines fetched ahead that were asked for, of late

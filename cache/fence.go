@@ -8,20 +8,6 @@ import (
 	"github.com/ibconduit/conduit/internal/owner"
 )
 
-// extent is bytes of a rank.
-type extent struct {
-	rank     int
-	low, end uint64
-}
-
-// maxExposed is how many extents are told apart. One more grows the nearest of its rank, from
-// fewExposed on; of a rank that has none everything is taken for exposed. Few are quick to look
-// through, which each access does that passes by.
-const (
-	maxExposed = 16
-	fewExposed = 4
-)
-
 // Acquire has every later Get return what is no older than now. Writes that were not sent stay. It
 // does not block, and takes the same time whatever the cache holds: entries find out when they are
 // next asked for.
@@ -88,7 +74,7 @@ func (c *Cache) release(ctx context.Context, cover bool) error {
 		return nil
 	}
 	c.n.Releases++
-	cover = cover && len(c.exposed) > 0
+	cover = cover && c.passed
 	if c.dirty == 0 && c.puts == 0 && !cover && len(c.lost) == 0 {
 		return nil
 	}
@@ -119,7 +105,7 @@ func (c *Cache) release(ctx context.Context, cover bool) error {
 		return c.takeLost()
 	}
 	err := c.cover(ctx)
-	if ctx.Err() != nil && len(c.exposed) > 0 {
+	if ctx.Err() != nil && c.passed {
 		return err
 	}
 	return errors.Join(c.takeLost(), err)
@@ -144,16 +130,17 @@ func (c *carrier) cover(ctx context.Context) error {
 	}
 	c.harvest()
 	if all == nil || ctx.Err() == nil {
-		c.exposed, c.allExposed = c.exposed[:0], false
+		c.exposed, c.allExposed, c.passed, c.lingers = c.exposed[:0], false, false, false
 	}
 	return all
 }
 
 // Direct is called before an operation that passes the cache by: it reads, or writes, n bytes at
 // off of a rank. When it returns, what was put there is at its target, and the operation makes no
-// copy old: one that writes has the cache keep none of these bytes until the next Release, which
-// waits until the lanes' operations are complete. It blocks while puts to these pages are in
-// flight. A write of bytes with the hint ReadOnly is an error.
+// copy old: one that writes has the cache keep none of these bytes until the lanes' operations to the
+// rank are complete (see Linger), or the next Release, which waits for that. It is begun before the
+// cache is asked for bytes again. It blocks while puts to these pages are in flight. A write of
+// bytes with the hint ReadOnly is an error.
 func (c *writer) Direct(ctx context.Context, rank int, off uint64, n int, write bool) error {
 	if owner.Checked {
 		if err := c.guard.Enter(); err != nil {
@@ -265,67 +252,4 @@ func (c *pages) within(key, off, n uint64) (o, k uint64, at int) {
 	page := c.keyOff(key)
 	low, high := max(page, off), min(page+c.pageMask+1, off+n)
 	return low - page, high - low, int(low - off)
-}
-
-// expose has the cache keep no copy of a range until the next Release.
-func (c *pages) expose(rank int, off, n uint64) {
-	if c.allExposed {
-		return
-	}
-	x := extent{rank, off &^ c.pageMask, (off + n + c.pageMask) &^ c.pageMask}
-	for {
-		i, gap := c.nearest(x)
-		switch {
-		case gap > 0 && len(c.exposed) < fewExposed, i < 0 && len(c.exposed) < maxExposed:
-			c.exposed = append(c.exposed, x)
-			return
-		case i < 0:
-			c.allExposed = true
-			return
-		}
-		y := c.exposed[i]
-		if y.low <= x.low && x.end <= y.end {
-			c.exposed[0], c.exposed[i] = y, c.exposed[0] // where it is looked for first
-			return
-		}
-		x.low, x.end = min(x.low, y.low), max(x.end, y.end)
-		last := len(c.exposed) - 1
-		c.exposed[i] = c.exposed[last]
-		c.exposed = c.exposed[:last]
-	}
-}
-
-// nearest is the extent of the same rank that is nearest to one, or -1, and what lies between them:
-// 0 if they touch.
-func (c *pages) nearest(x extent) (at int, gap uint64) {
-	at, gap = -1, ^uint64(0)
-	for i := range c.exposed {
-		y := &c.exposed[i]
-		if y.rank != x.rank {
-			continue
-		}
-		if x.low <= y.end && y.low <= x.end {
-			return i, 0
-		}
-		if d := max(x.low, y.low) - min(x.end, y.end); d < gap {
-			at, gap = i, d
-		}
-	}
-	return at, gap
-}
-
-// isExposed reports whether a page of a range may not be kept.
-func (c *pages) isExposed(rank int, off, n uint64) bool {
-	if len(c.exposed) == 0 {
-		return false
-	}
-	if c.allExposed {
-		return true
-	}
-	for _, x := range c.exposed {
-		if x.rank == rank && off < x.end && x.low < (off+n+c.pageMask)&^c.pageMask {
-			return true
-		}
-	}
-	return false
 }

@@ -423,6 +423,9 @@ func (w *worker) prefetch(l location) {
 // pass tells the cache of an operation that passes it by.
 func (w *worker) pass(l location, write bool) {
 	w.verified("passing by", w.c.Direct(w.ctx, l.rank, l.off, l.n, write))
+	if write && w.apart { // the cache does not see when it is complete
+		w.c.Linger()
+	}
 }
 
 // readDirect gets past the cache.

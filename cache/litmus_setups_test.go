@@ -20,6 +20,7 @@ type remote interface {
 	Release(ctx context.Context) error
 	Deliver(ctx context.Context) error
 	Direct(ctx context.Context, rank int, off uint64, n int, write bool) error
+	Linger()
 	Prefetch(ctx context.Context, rank int, off uint64, n int) error
 	PrefetchEach(ctx context.Context, rank int, offs []uint64, n int) error
 	Verify() error
@@ -56,6 +57,7 @@ func (u uncached) Release(ctx context.Context) error {
 }
 
 func (uncached) Acquire()                                               {}
+func (uncached) Linger()                                                {}
 func (uncached) Deliver(context.Context) error                          { return nil }
 func (uncached) Direct(context.Context, int, uint64, int, bool) error   { return nil }
 func (uncached) Prefetch(context.Context, int, uint64, int) error       { return nil }

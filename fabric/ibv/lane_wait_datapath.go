@@ -127,6 +127,20 @@ func (l *lane) FlushPeer(ctx context.Context, peer int) error {
 	return e.failed.TakePeer(peer)
 }
 
+// Quiet reports whether nothing of the lane to a peer is in flight.
+func (l *lane) Quiet(peer int) bool {
+	e, err := l.enter("quiet")
+	if err != nil {
+		return false
+	}
+	defer l.guard.Exit()
+	if peer < 0 {
+		return e.idle()
+	}
+	q, err := e.served("quiet", peer)
+	return err == nil && (q == nil || !e.busy(q))
+}
+
 // Fence has the device work on later requests to a peer after those that are in flight. The old
 // value of an atomic that is a loop of requests decides whether there is another: it is waited for.
 func (l *lane) Fence(ctx context.Context, peer int) error {

@@ -120,6 +120,9 @@ func (l *lane) FlushPeer(_ context.Context, peer int) error {
 	return l.failed.TakePeer(peer)
 }
 
+// Quiet is that operations are complete when they return.
+func (l *lane) Quiet(int) bool { return true }
+
 // Fence keeps later loads from passing earlier stores; other orders hold anyway.
 func (l *lane) Fence(_ context.Context, peer int) error {
 	if err := l.served("fence", peer); err != nil {

@@ -192,6 +192,15 @@ func (l *lane) FlushPeer(ctx context.Context, peer int) error {
 	return l.failed.TakePeer(peer)
 }
 
+// Quiet looks at what is in flight.
+func (l *lane) Quiet(peer int) bool {
+	if peer < 0 {
+		return l.flight == 0
+	}
+	f, err := l.flow("quiet", peer)
+	return err == nil && (f == nil || f.flight == 0)
+}
+
 // Fence has the next operation to the peer wait, on this side, for those before it.
 func (l *lane) Fence(_ context.Context, peer int) error {
 	f, err := l.flow("fence", peer)

@@ -1,0 +1,49 @@
+package conduit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/ibconduit/conduit/cache"
+)
+
+// An atomic without a result keeps its page from the cache while it is in flight, not until Flush:
+// the gets that follow fetch its line again, and find all others.
+func TestTheCacheForgetsAtomicsThatAreComplete(t *testing.T) {
+	const words, gets, each = 64, 1000, 10
+	cfg := Config{SegmentSize: 4096, Cache: &cache.Config{Mapped: true, NoBypass: true, NoReadahead: true}}
+	onFabrics(t, 2, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
+		if j.Rank() == 1 {
+			return j.Barrier(ctx)
+		}
+		before, sum := w.CacheStats(), uint64(0)
+		for i := range gets {
+			p := At[uint64](1, 0).Add(i * 7 % words)
+			if i%each == 0 {
+				if err := Add(w, p, 1); err != nil {
+					return err
+				}
+				for !w.lanes[0].Quiet(-1) { // over a device it is complete some time later
+					if err := w.lanes[0].Poll(); err != nil {
+						return err
+					}
+				}
+			}
+			v, err := Get(w, p)
+			if err != nil {
+				return err
+			}
+			sum += v
+		}
+		var err error
+		if s := w.CacheStats(); s.GetsDirect != before.GetsDirect || s.GetHits-before.GetHits < gets-gets/each-words/8 {
+			err = fmt.Errorf("of %d gets %d hit and %d passed by", gets, s.GetHits-before.GetHits, s.GetsDirect-before.GetsDirect)
+		}
+		if sum < gets/each {
+			err = errors.Join(err, fmt.Errorf("the gets have not seen the atomics: %d", sum))
+		}
+		return errors.Join(err, w.Flush(ctx), j.Barrier(ctx))
+	}))
+}
