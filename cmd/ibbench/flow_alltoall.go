@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -84,7 +85,7 @@ func (o *allToAllReport) series() (all []*report.Series) {
 			if p.Micros[side.Name] == 0 {
 				continue
 			}
-			s := flowSeries("alltoall", p.Size, plan.DefOp, "ns", report.Round3(1e3*p.Median[side.Name]), report.Round3(1e3*p.Micros[side.Name]),
+			s := flowSeries("alltoall", p.Size, plan.DefOp, "ns", math.Round(1e3*p.Median[side.Name]), math.Round(1e3*p.Micros[side.Name]),
 				report.Flow{Arm: side.Name, Counts: "bytes for each rank"})
 			for _, us := range p.Rounds[side.Name] {
 				ns := report.Round3(1e3 * us)

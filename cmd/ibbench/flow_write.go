@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -50,7 +51,7 @@ func flowSeries(op string, size int64, definition, unit string, figure, least fl
 // flowTime is a run that took so long for a number of iterations; only those of one variant can be
 // compared.
 func flowTime(op, variant string, size int64, took time.Duration, iterations int, f report.Flow) *report.Series {
-	ns := report.Round3(float64(took) / float64(max(iterations, 1)))
+	ns := math.Round(float64(took) / float64(max(iterations, 1)))
 	s := flowSeries(op, size, "iteration", "ns", ns, ns, f)
 	s.Plan.Variant = variant
 	return s

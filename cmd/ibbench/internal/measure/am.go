@@ -153,7 +153,8 @@ func (c *caller) stretch(l *latency, n int) error {
 		return err
 	}
 	runtime.ReadMemStats(&after)
-	c.allocs = float64(after.Mallocs-before.Mallocs) / float64(c.number-first)
+	c.mallocs += after.Mallocs - before.Mallocs
+	c.counted += c.number - first
 	return c.m.finish(l.ctx, c.peer)
 }
 
@@ -166,7 +167,7 @@ func (s *session) reportCalls(pt plan.Point, l *latency, series *report.Series) 
 		return err
 	}
 	if series != nil {
-		allocs := report.Round3(l.calls.allocs)
+		allocs := report.Round3(float64(l.calls.mallocs) / float64(max(l.calls.counted, 1)))
 		series.AM.AllocsPerOp = &allocs
 	}
 	return s.job.Barrier(s.ctx)

@@ -38,7 +38,7 @@ func (s *session) regPoint(pt plan.Point, series *report.Series) (err error) {
 		return err
 	}
 	series.Result, series.Hist = report.Latency(both, s.opts.Pct, 1), both.Hist()
-	m := &report.Reg{Register: figures(register), Deregister: figures(deregister)}
+	m := &report.Reg{Register: figures(register, 1), Deregister: figures(deregister, 1)}
 	series.MR.Reg = m
 	if err := s.alternatives(pt, mem, m); err != nil {
 		return err
@@ -52,7 +52,7 @@ func (s *session) alternatives(pt plan.Point, mem *ranges, m *report.Reg) (err e
 	pt.Duration, pt.Warmup, pt.WarmupIters = pt.Duration/4, pt.Warmup/4, min(pt.WarmupIters, 10)
 	src := unsafe.Slice((*byte)(mem.at[0]), pt.Size)
 	into := &slab{mem: make([]byte, slabBytes)}
-	copies, _, err := s.batches(pt, func(k int) error {
+	copies, batch, err := s.batches(pt, func(k int) error {
 		for range k {
 			into.copy(src)
 		}
@@ -61,7 +61,7 @@ func (s *session) alternatives(pt plan.Point, mem *ranges, m *report.Reg) (err e
 	if err != nil {
 		return err
 	}
-	m.Copy = figures(copies)
+	m.Copy = figures(copies, batch)
 	c, err := s.cache(pt, s.reg)
 	if err != nil {
 		return err
@@ -71,11 +71,11 @@ func (s *session) alternatives(pt plan.Point, mem *ranges, m *report.Reg) (err e
 	if len(uncached(c, pt)) > 0 {
 		return nil // there are none
 	}
-	found, _, err := s.batches(pt, h.run)
+	found, batch, err := s.batches(pt, h.run)
 	if err != nil {
 		return err
 	}
-	m.HitNS = report.Round3(found.Percentile(50))
+	m.HitNS = report.Rounding(batch)(found.Percentile(50))
 	return nil
 }
 

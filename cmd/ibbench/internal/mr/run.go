@@ -164,8 +164,9 @@ func (s *session) learn(op func(k int) error) (int, error) {
 	return measure.BatchFor(max(first.Percentile(50), 0.1), s.clockNS), nil
 }
 
-func figures(s *stats.Samples) report.Figures {
-	return report.Figures{P50: report.Round3(s.Percentile(50)), Mean: report.Round3(s.Mean()), P99: report.Round3(s.Percentile(99))}
+func figures(s *stats.Samples, opsPerSample int) report.Figures {
+	round := report.Rounding(opsPerSample)
+	return report.Figures{P50: round(s.Percentile(50)), Mean: round(s.Mean()), P99: round(s.Percentile(99))}
 }
 
 // origin is what the ranges are given to the cache as; they are mapped by C code.

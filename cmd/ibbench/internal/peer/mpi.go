@@ -45,9 +45,8 @@ type MPI struct {
 // match is one point on both sides.
 type match struct {
 	rounds []report.Round
-	series *report.Series // ours, the last one
-	ours   int64          // checked operations that went wrong
-	theirs int64
+	series []*report.Series // ours, of each round
+	theirs int64            // checked operations that went wrong
 }
 
 // Run compares, and returns a series for each point. With an error these are of the rounds that
@@ -161,8 +160,7 @@ func (c *MPI) round(ctx context.Context, all []match, oursFirst bool) error {
 	}
 	for i := range all {
 		m := &all[i]
-		m.series = ours[i]
-		m.ours += ours[i].Result.Errors
+		m.series = append(m.series, ours[i])
 		m.theirs += theirs[i].errors
 		m.rounds = append(m.rounds, report.Round{Ours: figures(&ours[i].Result), Theirs: theirs[i].figures})
 	}
@@ -233,7 +231,8 @@ func parseMPI(text string, points []plan.Point) (out []mpiPoint, err error) {
 			}
 			s.Add(ns)
 		}
-		m.figures = report.Figures{P50: report.Round3(s.Percentile(50)), Mean: report.Round3(s.Mean()), P99: report.Round3(s.Percentile(99))}
+		round := report.Rounding(pt.Batch)
+		m.figures = report.Figures{P50: round(s.Percentile(50)), Mean: round(s.Mean()), P99: round(s.Percentile(99))}
 		out = append(out, m)
 	}
 	return out, nil
@@ -241,13 +240,14 @@ func parseMPI(text string, points []plan.Point) (out []mpiPoint, err error) {
 
 // report sums up the rounds of a point.
 func (c *MPI) report(m *match, version string) *report.Series {
-	s := m.series
+	s := report.Combine(m.series)
 	s.Hist, s.Intervals = nil, nil
+	round := report.Rounding(s.Plan.Batch)
 	mpi := &report.MPI{Version: version, Args: c.args(), Errors: m.theirs, Rounds: m.rounds}
-	ours := medians(m.rounds, func(r report.Round) report.Figures { return r.Ours }, "ns")
-	mpi.Result = medians(m.rounds, func(r report.Round) report.Figures { return r.Theirs }, "ns")
+	ours := medians(m.rounds, func(r report.Round) report.Figures { return r.Ours }, "ns", round)
+	mpi.Result = medians(m.rounds, func(r report.Round) report.Figures { return r.Theirs }, "ns", round)
 	n := int64(len(m.rounds)) * s.Plan.Iters
-	ours.Count, ours.OpsPerSample, ours.Errors = n, s.Plan.Batch, m.ours+m.theirs
+	ours.Count, ours.OpsPerSample, ours.Errors = n, s.Plan.Batch, s.Result.Errors+m.theirs
 	mpi.Result.Count, mpi.Result.OpsPerSample = n, s.Plan.Batch
 	s.Result, s.MPI = ours, mpi
 	s.Ratio = &report.Ratio{

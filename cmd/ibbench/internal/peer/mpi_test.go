@@ -69,7 +69,7 @@ func TestAMissingMPISaysHowToInstallIt(t *testing.T) {
 
 // Errors of either side are the point's.
 func TestRatiosToMPIAreMediansWithTheirInterval(t *testing.T) {
-	m := match{series: &report.Series{Op: plan.Barrier, Plan: collPoint(plan.Barrier, 0)}, ours: 1, theirs: 2}
+	m := match{series: []*report.Series{{Op: plan.Barrier, Plan: collPoint(plan.Barrier, 0), Result: report.Result{Errors: 1}}}, theirs: 2}
 	for i := range 21 {
 		v := float64(100 + i)
 		m.rounds = append(m.rounds, report.Round{Ours: report.Figures{P50: v, Mean: v, P99: v}, Theirs: report.Figures{P50: 100, Mean: 50, P99: 200}})

@@ -174,12 +174,26 @@ type Spread struct {
 // Round3 keeps three decimals, which is what a figure may have.
 func Round3(v float64) float64 { return math.Round(v*1000) / 1000 }
 
+// Rounding is how figures are rounded whose samples have so many operations: to integers, but for
+// those of operations that are too short to be timed singly.
+func Rounding(opsPerSample int) func(float64) float64 {
+	if opsPerSample > 1 {
+		return Round3
+	}
+	return math.Round
+}
+
+// RoundRate rounds operations a second: fewer than 1000 have decimals.
+func RoundRate(perSecond float64) float64 {
+	if perSecond > 1000 {
+		return math.Round(perSecond)
+	}
+	return Round3(perSecond)
+}
+
 // Latency fills a result from samples.
 func Latency(s *stats.Samples, pct []float64, opsPerSample int) Result {
-	round := math.Round
-	if opsPerSample > 1 {
-		round = Round3
-	}
+	round := Rounding(opsPerSample)
 	r := Result{
 		Unit: "ns", Count: s.Count(), OpsPerSample: opsPerSample,
 		Min: round(s.Min()), Max: round(s.Max()), Mean: round(s.Mean()), P: make(map[string]float64, len(pct)),
