@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -81,14 +80,16 @@ func (o *allToAllReport) where() (ranks int, network string) { return o.Ranks, o
 
 func (o *allToAllReport) series() (all []*report.Series) {
 	for _, p := range o.Points {
+		round := report.Rounding(p.Loop)
 		for _, side := range o.Sides {
 			if p.Micros[side.Name] == 0 {
 				continue
 			}
-			s := flowSeries("alltoall", p.Size, plan.DefOp, "ns", math.Round(1e3*p.Median[side.Name]), math.Round(1e3*p.Micros[side.Name]),
+			s := flowSeries("alltoall", p.Size, plan.DefOp, "ns", round(1e3*p.Median[side.Name]), round(1e3*p.Micros[side.Name]),
 				report.Flow{Arm: side.Name, Counts: "bytes for each rank"})
+			s.Result.OpsPerSample = p.Loop
 			for _, us := range p.Rounds[side.Name] {
-				ns := report.Round3(1e3 * us)
+				ns := round(1e3 * us)
 				s.Rounds = append(s.Rounds, report.Figures{P50: ns, Mean: ns})
 			}
 			all = append(all, s)
