@@ -116,6 +116,7 @@ type Interval struct {
 type Assert struct {
 	Text  string  `json:"assert"`
 	Value float64 `json:"value"`
+	Bound float64 `json:"bound"` // of the text, in the unit of Value
 	OK    bool    `json:"ok"`
 }
 
@@ -214,7 +215,7 @@ func (s *Series) Check(as []plan.Assertion) {
 			continue // it is what the others are compared with
 		}
 		v := s.metric(a)
-		s.Asserts = append(s.Asserts, Assert{Text: a.Text, Value: v, OK: a.Holds(v)})
+		s.Asserts = append(s.Asserts, Assert{Text: a.Text, Value: v, Bound: a.Bound, OK: a.Holds(v)})
 	}
 }
 
