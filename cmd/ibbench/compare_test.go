@@ -77,7 +77,7 @@ func TestReportIsWrittenOfResults(t *testing.T) {
 	}
 	out, errs, code := ibbench(t, "report", results, "-o", page, "--pictures", dir, "--title", "R & D")
 	text, err := os.ReadFile(page)
-	if code != exitOK || err != nil || !strings.Contains(out, "2 results in 1 sections, 2 pictures") || !strings.Contains(string(text), "<h1>R &amp; D</h1>") {
+	if code != exitOK || err != nil || !strings.Contains(out, "2 results in 1 section, 2 pictures") || !strings.Contains(string(text), "<h1>R &amp; D</h1>") {
 		t.Errorf("exit code %d, %v: %s%s", code, err, out, errs)
 	}
 	if svg, err := os.ReadFile(filepath.Join(dir, "s1-latency.svg")); err != nil || !strings.HasPrefix(string(svg), "<svg ") {

@@ -13,6 +13,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/transient"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // flowAllToAll is ibbench flow alltoall.
@@ -65,7 +66,7 @@ func (c *flowAllToAll) run(ctx context.Context, io streams) error {
 			var p bench.AllToAllPoint
 			if json.Unmarshal(line, &p) == nil {
 				out.Points = append(out.Points, p)
-				t.live(fmt.Sprintf("%d bytes: done", p.Size))
+				t.live(fmt.Sprintf("%s: done", errtext.Count(p.Size, "byte")))
 			}
 		}}
 	_, err = run.Start(ctx)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/internal/atomicfile"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // reportCmd is ibbench report.
@@ -53,6 +54,6 @@ func (c *reportCmd) run(_ context.Context, io streams) (err error) {
 			}
 		}
 	}
-	_, err = fmt.Fprintf(io.out, "%s: %d results in %d sections, %d pictures\n", c.Output, len(all), len(page.Sections), n)
+	_, err = fmt.Fprintf(io.out, "%s: %s in %s, %s\n", c.Output, errtext.Count(len(all), "result"), errtext.Count(len(page.Sections), "section"), errtext.Count(n, "picture"))
 	return err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
@@ -257,11 +258,11 @@ func (s *session) auditMessages(pt plan.Point, series *report.Series) error {
 	series.AM = sum
 	if sum.RNR > 0 {
 		series.Result.Errors += int64(sum.RNR)
-		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: %d messages met no receive buffer (RNR)", pt.Name(), sum.RNR))
+		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: %s met no receive buffer (RNR)", pt.Name(), errtext.Count(sum.RNR, "message")))
 	}
 	if sum.Sent != sum.Handled {
 		series.Result.Errors++
-		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: %d requests were sent, %d were handled", pt.Name(), sum.Sent, sum.Handled))
+		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: requests sent: %d, handled: %d", pt.Name(), sum.Sent, sum.Handled))
 	}
 	if lockrank.OneLock {
 		series.Notes = append(series.Notes, "this build has one lock for everything (-tags biglock)")

@@ -12,6 +12,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // Operations between two looks at the clock.
@@ -55,7 +56,7 @@ func (s *session) pairsPoint(pt plan.Point) (*report.Series, error) {
 		if err := s.job.Barrier(s.ctx); err != nil {
 			return nil, err
 		}
-		s.progress("pairs %s, size %d: step %d of %d, %d pairs at once", pt.Op, pt.Size, i+1, len(steps), len(step))
+		s.progress("pairs %s, size %d: step %d of %d, %s at once", pt.Op, pt.Size, i+1, len(steps), errtext.Count(len(step), "pair"))
 		at := slices.IndexFunc(step, func(p [2]int) bool { return p[0] == me })
 		if at < 0 {
 			if err := s.sleep((pt.Warmup + pt.Duration) * 9 / 10); err != nil {

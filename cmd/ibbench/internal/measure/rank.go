@@ -18,6 +18,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/metrics"
 )
 
@@ -67,7 +68,7 @@ const maxStretch = 1 << 18
 // back.
 func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Events) (err error) {
 	if p.Ranks != boot.Size() {
-		return errors.Join(fmt.Errorf("the plan is for %d ranks, the job has %d", p.Ranks, boot.Size()), boot.Close())
+		return errors.Join(fmt.Errorf("the plan is for %s, the job has %d", errtext.Count(p.Ranks, "rank"), boot.Size()), boot.Close())
 	}
 	Calibrate()
 	if p.Points[0].Kind == plan.Cache {

@@ -8,6 +8,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // cost of a size, in ns.
@@ -93,7 +94,7 @@ func crossover(costs []cost) string {
 		case at == costs[0].size:
 			return "more than " + what + " at every size measured"
 		}
-		return fmt.Sprintf("more than %s from %d bytes on", what, at)
+		return fmt.Sprintf("more than %s from %s on", what, errtext.Count(at, "byte"))
 	}
 	return "crossover: copying into registered memory costs " + from("a registration for one operation", func(c cost) float64 { return c.registration }) +
 		", and " + from("a hit", func(c cost) float64 { return c.hit }) + "; that is this processor's time, the wire's is not in it"

@@ -19,6 +19,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // ErrNoMPI is wrapped when Open MPI is not installed.
@@ -156,7 +157,7 @@ func (c *MPI) round(ctx context.Context, all []match, oursFirst bool) error {
 		}
 	}
 	if len(ours) != len(all) {
-		return fmt.Errorf("%d of %d points of ours were measured", len(ours), len(all))
+		return fmt.Errorf("%d of %s of ours were measured", len(ours), errtext.Count(len(all), "point"))
 	}
 	for i := range all {
 		m := &all[i]
@@ -212,12 +213,12 @@ func mpirun(ctx context.Context, path string, args []string, timeout time.Durati
 func parseMPI(text string, points []plan.Point) (out []mpiPoint, err error) {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	if len(lines) != len(points) {
-		return nil, fmt.Errorf("%d lines for %d points: %q", len(lines), len(points), tail(text))
+		return nil, fmt.Errorf("%d lines for %s: %q", len(lines), errtext.Count(len(points), "point"), tail(text))
 	}
 	for i, pt := range points {
 		f := strings.Fields(lines[i])
 		if int64(len(f)) != 3+pt.Iters || f[0] != pt.Op || f[1] != strconv.FormatInt(pt.Size, 10) {
-			return nil, fmt.Errorf("%q is no line of %d samples of %s at size %d", tail(lines[i]), pt.Iters, pt.Op, pt.Size)
+			return nil, fmt.Errorf("%q is no line of %s of %s at size %d", tail(lines[i]), errtext.Count(pt.Iters, "sample"), pt.Op, pt.Size)
 		}
 		var m mpiPoint
 		if m.errors, err = strconv.ParseInt(f[2], 10, 64); err != nil || m.errors < 0 {
@@ -262,10 +263,10 @@ func (c *MPI) report(m *match, version string) *report.Series {
 	if low, high, ok := stats.MedianInterval(all); ok {
 		mpi.Interval = []float64{report.Round3(low), report.Round3(high)}
 	}
-	s.Notes = append(s.Notes, fmt.Sprintf("Open MPI %s, mpirun %s; both sides: %d samples in each round, after %d of warm-up", version,
-		strings.Join(mpi.Args, " "), s.Plan.Iters, s.Plan.WarmupIters))
+	s.Notes = append(s.Notes, fmt.Sprintf("Open MPI %s, mpirun %s; both sides: %s in each round, after %d of warm-up", version,
+		strings.Join(mpi.Args, " "), errtext.Count(s.Plan.Iters, "sample"), s.Plan.WarmupIters))
 	if m.theirs > 0 {
-		s.Notes = append(s.Notes, fmt.Sprintf("ERRORS: Open MPI's %s at size %d left something wrong %d times", s.Op, s.Size, m.theirs))
+		s.Notes = append(s.Notes, fmt.Sprintf("ERRORS: Open MPI's %s at size %d left something wrong %s", s.Op, s.Size, errtext.Count(m.theirs, "time")))
 	}
 	return s
 }

@@ -38,7 +38,7 @@ func TestOtherOutputOfMPIIsAnError(t *testing.T) {
 		"barrier 0 -1 1 2 3":           "no number of errors",
 		"barrier 0 0 1 x 3":            "no time in ns",
 		"barrier 0 0 1 -2 3":           "no time in ns",
-		"barrier 0 0 1 2 3\nmore here": "2 lines for 1 points",
+		"barrier 0 0 1 2 3\nmore here": "2 lines for 1 point:",
 	} {
 		if _, err := parseMPI(text, []plan.Point{collPoint(plan.Barrier, 0)}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", text, err, want)

@@ -13,6 +13,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // Ours measures all points once, with ranks of ours, and returns a series for
@@ -210,7 +211,7 @@ func (c *Comparison) round(ctx context.Context, all []*contest, oursFirst bool) 
 		}
 	}
 	if len(ours) != len(c.Plan.Points) {
-		return fmt.Errorf("%d of %d points of ours were measured", len(ours), len(c.Plan.Points))
+		return fmt.Errorf("%d of %s of ours were measured", len(ours), errtext.Count(len(c.Plan.Points), "point"))
 	}
 	for i, x := range all {
 		by := x.times
@@ -305,7 +306,7 @@ func (x *contest) report(kept []bool, version string) *report.Series {
 	}
 	s.Notes = append(s.Notes, x.terms())
 	if p.Discarded > 0 {
-		s.Notes = append(s.Notes, fmt.Sprintf("%d of %d rounds were thrown away: what the peer measures first was off its median by half, another program had the processors", p.Discarded, len(kept)))
+		s.Notes = append(s.Notes, fmt.Sprintf("rounds thrown away: %d of %d, since what the peer measures first was off its median by half, another program had the processors", p.Discarded, len(kept)))
 	}
 	return s
 }

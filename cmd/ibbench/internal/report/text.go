@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // text is for people: a header when something other than the size changes, a
@@ -58,7 +59,7 @@ func (t *text) Close() error {
 				at += " with the cache " + s.Cache.Side
 			}
 			if s.Plan.Regions > 0 {
-				at += fmt.Sprintf(" with %d regions", s.Plan.Regions)
+				at += fmt.Sprintf(" with %s", errtext.Count(s.Plan.Regions, "region"))
 			}
 			t.printf("assert %s: %s (%s %s at %s: %s)\n", a.Text, verdict(a.OK), s.Kind, opName(s), at, s.asserted(a))
 		}
