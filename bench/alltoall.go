@@ -9,6 +9,7 @@ import (
 	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // The ways of an all-to-all. All but the first are those that MPICH has for blocks of different
@@ -171,7 +172,7 @@ func MeasureAllToAll(ctx context.Context, sides []AllToAllSide, workers []*condu
 			a := &all[(i+round)%len(all)]
 			t, err := a.round(ctx, dst, src, n, p.Loop)
 			if err != nil {
-				return p, fmt.Errorf("bench: all-to-all, %s, %d bytes: %w", a.Name, n, err)
+				return p, fmt.Errorf("bench: all-to-all, %s, %s: %w", a.Name, errtext.Count(n, "byte"), err)
 			}
 			if round > 0 {
 				p.Rounds[a.Name] = append(p.Rounds[a.Name], t)

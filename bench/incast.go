@@ -11,6 +11,7 @@ import (
 
 	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/pagepool"
 )
 
@@ -61,9 +62,9 @@ func NewIncast(p IncastParams, ranks int) (*Incast, error) {
 	set(&p.Memory, p.Each*max(ranks-1, 1))
 	switch {
 	case ranks < 2:
-		return nil, fmt.Errorf("bench: incast: %d ranks: want 2 or more", ranks)
+		return nil, fmt.Errorf("bench: incast: %s: want 2 or more", errtext.Count(ranks, "rank"))
 	case p.Size < 16 || p.Size > 1<<30:
-		return nil, fmt.Errorf("bench: incast: payloads of %d bytes: want 16 to 2^30", p.Size)
+		return nil, fmt.Errorf("bench: incast: payloads of %s: want 16 to 2^30", errtext.Count(p.Size, "byte"))
 	case p.Payloads < 1 || p.Payloads > 1<<24 || p.Each < 1 || p.Each > 1<<10 || p.Memory < 1 || p.Memory > 1<<20:
 		return nil, fmt.Errorf("bench: incast: %d payloads, %d at once, memory for %d: want 1 to 2^24, 2^10 and 2^20", p.Payloads, p.Each, p.Memory)
 	}

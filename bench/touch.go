@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/ibconduit/conduit/flow/pressure"
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/offheap"
 )
 
@@ -23,7 +24,7 @@ const (
 // major faults are not known.
 func Touch(ctx context.Context, most int64, clean func(bytes int64)) error {
 	if most < touchSteps || most > math.MaxInt64/2 {
-		return fmt.Errorf("bench: touch %d bytes of memory: want %d or more", most, touchSteps)
+		return fmt.Errorf("bench: touch %s of memory: want %d or more", errtext.Count(most, "byte"), touchSteps)
 	}
 	page := os.Getpagesize()
 	probe := pressure.New()

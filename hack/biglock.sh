@@ -47,10 +47,11 @@ go build -o build/bin/ibbench-fine ./cmd/ibbench
 go build -tags biglock -o build/bin/ibbench-biglock ./cmd/ibbench
 flags=(--lanes "${LANES:-1..4}" --goroutines "${GOROUTINES:-1..8}" --duration "${DURATION:-200ms}" "$@")
 if [ "${VM:-no}" = yes ]; then
-  hack/softroce/vm run -timeout 30m -- env ROUNDS="$rounds" hack/biglock.sh --measure "${flags[@]}" </dev/null >"$out/biglock.csv"
+  hack/softroce/vm run -timeout 30m -- env ROUNDS="$rounds" hack/biglock.sh --measure "${flags[@]}" </dev/null >"$out/biglock.csv.part"
 else
-  measure >"$out/biglock.csv"
+  measure >"$out/biglock.csv.part"
 fi
+mv "$out/biglock.csv.part" "$out/biglock.csv"
 # Columns are found by their names: ibbench may add some.
 awk -F, '
   NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -40,8 +41,12 @@ func (c *compareCmd) run(_ context.Context, io streams) error {
 		return usageError{err}
 	}
 	r := compare.Compare(older, newer, asked, c.Threshold)
-	if len(r.Rows) == 0 {
-		return usageError{fmt.Errorf("%s and %s have no point in common; the first has %q, the second %q", c.Old, c.New, strings.Join(r.OnlyOld, "; "), strings.Join(r.OnlyNew, "; "))}
+	switch {
+	case len(r.Rows) > 0:
+	case len(r.Skipped) > 0:
+		return usageError{fmt.Errorf("%s and %s have nothing to compare: %s; measure more operations per sample (lat --batch), or choose other --metrics", c.Old, c.New, strings.Join(r.Skipped, "; "))}
+	default:
+		return usageError{fmt.Errorf("%s and %s have no point in common; the first has %s, the second %s", c.Old, c.New, named(r.OnlyOld), named(r.OnlyNew))}
 	}
 	if c.Format == "json" {
 		e := json.NewEncoder(io.out)
@@ -54,6 +59,14 @@ func (c *compareCmd) run(_ context.Context, io streams) error {
 		return codeError(exitFailed)
 	}
 	return err
+}
+
+// named lists points.
+func named(points []string) string {
+	if len(points) == 0 {
+		return "only runs that failed"
+	}
+	return strconv.Quote(strings.Join(points, "; "))
 }
 
 // readResults reads the files of one side.
@@ -73,13 +86,16 @@ func printComparison(io streams, r *compare.Result) error {
 	fmt.Fprintf(t, "point\tfigure\told\tnew\tunit\tchange\tp\trounds\tverdict\n")
 	few := false
 	for _, row := range r.Rows {
-		p := strconv.FormatFloat(row.P, 'f', 3, 64)
+		p := distinct(3, row.P, compare.Alpha)[0]
 		if row.Verdict == compare.Few {
 			few, p = true, "-"
 		}
-		old, unit := figure(row.Old, row.Unit)
-		now, _ := figure(row.New, row.Unit)
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%+.1f %%\t%s\t%d, %d\t%s\n", row.Point, row.Metric, old, now, unit, row.Change, p, row.OldN, row.NewN, row.Verdict)
+		old, now, unit := figures(row.Old, row.New, row.Unit)
+		change := distinct(1, row.Change)[0]
+		if row.Change >= 0 {
+			change = "+" + change
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s %%\t%s\t%d, %d\t%s\n", row.Point, row.Metric, old, now, unit, change, p, row.OldN, row.NewN, row.Verdict)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -91,7 +107,7 @@ func printComparison(io streams, r *compare.Result) error {
 	for _, p := range r.OnlyNew {
 		notes = append(notes, "only in the second: "+p)
 	}
-	notes = append(notes, r.Notes...)
+	notes = append(append(notes, r.Skipped...), r.Notes...)
 	if few {
 		notes = append(notes, fmt.Sprintf("a verdict takes %d rounds a side: measure with --rounds %d, or name the files of several runs with commas between", compare.MinRounds, 2*compare.MinRounds-1))
 	}
@@ -103,16 +119,36 @@ func printComparison(io streams, r *compare.Result) error {
 	return nil
 }
 
-// figure prints a figure in the unit that people use.
-func figure(v float64, unit string) (text, shown string) {
-	switch unit {
-	case "ns":
-		if v < 100 { // of shared memory
-			return fmt.Sprintf("%.5f", v/1e3), "us"
-		}
-		return fmt.Sprintf("%.3f", v/1e3), "us"
-	case "B/s":
-		return fmt.Sprintf("%.1f", v/1e6), "MB/s"
+// figures prints those of both sides in the unit that people use.
+func figures(older, newer float64, unit string) (old, now, shown string) {
+	scale, decimals, shown := 1e6, 3, "Mop/s"
+	switch {
+	case unit == "ns" && min(older, newer) < 100: // of shared memory
+		scale, decimals, shown = 1e3, 5, "us"
+	case unit == "ns":
+		scale, shown = 1e3, "us"
+	case unit == "B/s":
+		decimals, shown = 1, "MB/s"
 	}
-	return fmt.Sprintf("%.3f", v/1e6), "Mop/s"
+	both := distinct(decimals, older/scale, newer/scale)
+	return both[0], both[1], shown
+}
+
+// distinct prints figures with so many decimals, or as many more as tell those that differ apart,
+// and from 0.
+func distinct(decimals int, v ...float64) []string {
+	const most = 12
+	for ; ; decimals++ {
+		texts, of := make([]string, len(v)), map[string]float64{strconv.FormatFloat(0, 'f', decimals, 64): 0}
+		told := true
+		for i, x := range v {
+			texts[i] = strconv.FormatFloat(x, 'f', decimals, 64)
+			other, known := of[strings.TrimPrefix(texts[i], "-")]
+			told = told && (!known || other == math.Abs(x))
+			of[strings.TrimPrefix(texts[i], "-")] = math.Abs(x)
+		}
+		if told || decimals == most {
+			return texts
+		}
+	}
 }

@@ -77,7 +77,7 @@ func TestReportIsWrittenOfResults(t *testing.T) {
 	}
 	out, errs, code := ibbench(t, "report", results, "-o", page, "--pictures", dir, "--title", "R & D")
 	text, err := os.ReadFile(page)
-	if code != exitOK || err != nil || !strings.Contains(out, "2 results in 1 sections, 2 pictures") || !strings.Contains(string(text), "<h1>R &amp; D</h1>") {
+	if code != exitOK || err != nil || !strings.Contains(out, "2 results in 1 section, 2 pictures") || !strings.Contains(string(text), "<h1>R &amp; D</h1>") {
 		t.Errorf("exit code %d, %v: %s%s", code, err, out, errs)
 	}
 	if svg, err := os.ReadFile(filepath.Join(dir, "s1-latency.svg")); err != nil || !strings.HasPrefix(string(svg), "<svg ") {
@@ -88,5 +88,51 @@ func TestReportIsWrittenOfResults(t *testing.T) {
 		{"report " + results + " -o " + dir + "/r.pdf", 2, "FILE.html"},
 		{"report " + dir + "/none.json -o " + page, 2, "no such file"},
 		{"report " + results + " -o /no/such/directory/r.html", 3, "no such file"},
+	})
+}
+
+func TestFiguresThatDifferLookDifferent(t *testing.T) {
+	for _, c := range []struct {
+		old, now                   float64
+		unit, older, newer, inUnit string
+	}{
+		{12345, 23456, "ns", "12.345", "23.456", "us"},
+		{10.5, 10.25, "ns", "0.01050", "0.01025", "us"},
+		{60529, 60529.5, "ns", "60.5290", "60.5295", "us"},
+		{5_010_000, 5_040_000, "B/s", "5.01", "5.04", "MB/s"},
+		{400, 500, "op/s", "0.0004", "0.0005", "Mop/s"},
+		{400, 400, "op/s", "0.0004", "0.0004", "Mop/s"},
+	} {
+		if a, b, unit := figures(c.old, c.now, c.unit); a != c.older || b != c.newer || unit != c.inUnit {
+			t.Errorf("%v and %v: %s and %s %s", c.old, c.now, a, b, unit)
+		}
+	}
+	for v, want := range map[float64]string{0.0499: "0.0499", 0.2: "0.200", 0.0001: "0.0001", 0.05: "0.050"} {
+		if got := distinct(3, v, 0.05)[0]; got != want {
+			t.Errorf("p of %v: %s, want %s", v, got, want)
+		}
+	}
+}
+
+// A median of 0, as of operations that were timed singly and are too short for that.
+func TestComparingFiguresOf0SaysSo(t *testing.T) {
+	old := filepath.Join(t.TempDir(), "old.json")
+	if _, errs, code := ibbench(t, "lat", "get", "--fabric", "shm", "--size", "8", "--iters", "50", "--warmup", "0", "-q", "-o", old); code != 0 {
+		t.Fatal(errs)
+	}
+	all, err := report.Read(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all[0].Result.P["50"] = 0
+	text, err := json.Marshal(all)
+	if err == nil {
+		err = os.WriteFile(old, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	exits(t, nil, []exit{
+		{"compare " + old + " " + old, 2, "have nothing to compare: lat get size 8 shm: its p50 in the first is 0 or was not reported, and no change can be told; measure more operations per sample (lat --batch)"},
 	})
 }

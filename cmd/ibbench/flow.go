@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit"
+	"github.com/ibconduit/conduit/internal/atomicfile"
 )
 
 // flowCmd is ibbench flow: a command for each kernel.
@@ -59,8 +60,9 @@ type flowRanks struct {
 
 // flowOutput are the flags that say how to report.
 type flowOutput struct {
-	Format string   `default:"text" enum:"text,json,ndjson,csv,bench" help:"Format on standard output: text, json, ndjson, csv or bench (for benchstat). Default: text."`
-	Output []string `short:"o" sep:"none" placeholder:"FILE" help:"Write the results to a file too, in the format of its suffix: .txt .json .ndjson .csv .bench, or as a plot: .svg. Repeatable."`
+	Format string             `default:"text" enum:"text,json,ndjson,csv,bench" help:"Format on standard output: text, json, ndjson, csv or bench (for benchstat). Default: text."`
+	Output []string           `short:"o" sep:"none" placeholder:"FILE" help:"Write the results to a file too, in the format of its suffix: .txt .json .ndjson .csv .bench, or as a plot: .svg. Repeatable."`
+	files  []*atomicfile.File // of Output
 }
 
 // bytesFlag reads a flag that is a number of bytes.

@@ -13,6 +13,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/transient"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // flowAllToAll is ibbench flow alltoall.
@@ -65,7 +66,7 @@ func (c *flowAllToAll) run(ctx context.Context, io streams) error {
 			var p bench.AllToAllPoint
 			if json.Unmarshal(line, &p) == nil {
 				out.Points = append(out.Points, p)
-				t.live(fmt.Sprintf("%d bytes: done", p.Size))
+				t.live(fmt.Sprintf("%s: done", errtext.Count(p.Size, "byte")))
 			}
 		}}
 	_, err = run.Start(ctx)
@@ -80,14 +81,16 @@ func (o *allToAllReport) where() (ranks int, network string) { return o.Ranks, o
 
 func (o *allToAllReport) series() (all []*report.Series) {
 	for _, p := range o.Points {
+		round := report.Rounding(p.Loop)
 		for _, side := range o.Sides {
 			if p.Micros[side.Name] == 0 {
 				continue
 			}
-			s := flowSeries("alltoall", p.Size, plan.DefOp, "ns", report.Round3(1e3*p.Median[side.Name]), report.Round3(1e3*p.Micros[side.Name]),
+			s := flowSeries("alltoall", p.Size, plan.DefOp, "ns", round(1e3*p.Median[side.Name]), round(1e3*p.Micros[side.Name]),
 				report.Flow{Arm: side.Name, Counts: "bytes for each rank"})
+			s.Result.OpsPerSample = p.Loop
 			for _, us := range p.Rounds[side.Name] {
-				ns := report.Round3(1e3 * us)
+				ns := round(1e3 * us)
 				s.Rounds = append(s.Rounds, report.Figures{P50: ns, Mean: ns})
 			}
 			all = append(all, s)

@@ -14,6 +14,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/chart"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/transient"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // flowFT is ibbench flow ft.
@@ -148,7 +149,7 @@ func (c *flowFT) runs(ctx context.Context, io streams, t *terminal, out *ftRepor
 			out.Left++
 			return nil
 		}
-		t.live(fmt.Sprintf("class %s, %s, %d parts, limit %d MiB", c.Class, r.Arm, parts, limit>>20))
+		t.live(fmt.Sprintf("class %s, %s, %s, limit %d MiB", c.Class, r.Arm, errtext.Count(parts, "part"), limit>>20))
 		r, err := c.once(ctx, io, r, parts, limit)
 		if err == nil {
 			*to = append(*to, r)
@@ -299,7 +300,7 @@ func mib(n int64) string { return fmt.Sprintf("%.1f", float64(n)/(1<<20)) }
 
 func (o *ftReport) text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "FT class %s on %d ranks, %d iterations, checksums verified\n\n", o.Class, o.Ranks, o.Iterations)
+	fmt.Fprintf(&b, "FT class %s on %d ranks, %s, checksums verified\n\n", o.Class, o.Ranks, errtext.Count(o.Iterations, "iteration"))
 	fmt.Fprintf(&b, "%-10s %6s %10s %9s %10s %10s %9s %8s\n", "ample", "parts", "arrays MiB", "block KiB", "flight MiB", "peak MiB", "knee MiB", "time s")
 	for _, r := range o.Ample {
 		fmt.Fprintf(&b, "%-10s %6d %10s %9.0f %10s %10s %9s %8s\n", r.Arm, r.Parts, mib(r.Sizes.Persistent), float64(r.Sizes.Block)/1024,
@@ -333,11 +334,11 @@ func (o *ftReport) text() string {
 	table("major faults by parts of a rank", "parts", o.Parts, parts, faults)
 	for _, r := range slices.Concat(o.Ample, o.Limits, o.Parts) {
 		if r.Failed != "" {
-			fmt.Fprintf(&b, "%s %s, %d parts, limit %d MiB: %s\n", failedCell(r.Failed), r.Arm, r.Parts, r.Limit>>20, r.Failed)
+			fmt.Fprintf(&b, "%s %s, %s, limit %d MiB: %s\n", failedCell(r.Failed), r.Arm, errtext.Count(r.Parts, "part"), r.Limit>>20, r.Failed)
 		}
 	}
 	if o.Left > 0 {
-		fmt.Fprintf(&b, "%d runs were left out: --duration has ended\n", o.Left)
+		fmt.Fprintf(&b, "runs left out, since --duration has ended: %d\n", o.Left)
 	}
 	return b.String()
 }

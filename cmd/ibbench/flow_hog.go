@@ -14,6 +14,7 @@ import (
 
 	"github.com/ibconduit/conduit/bench"
 	"github.com/ibconduit/conduit/flow/pressure"
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/memgroup"
 )
 
@@ -274,7 +275,7 @@ func (h *jacobiHog) text(b *strings.Builder) {
 		}
 		return fmt.Sprintf("%.1f", float64(d)/1e6)
 	}
-	fmt.Fprintf(b, "\na hog of %s MiB in each group after %v; %d cubes along x; faces come %v late; ms of an iteration\n", mib(h.Bytes), h.Phase, h.Cubes, h.Latency)
+	fmt.Fprintf(b, "\na hog of %s MiB in each group after %v; %s along x; faces come %v late; ms of an iteration\n", mib(h.Bytes), h.Phase, errtext.Count(h.Cubes, "cube"), h.Latency)
 	fmt.Fprintf(b, "%-14s %12s %12s %20s %16s %12s %10s\n", "budget", "before", "with it", "5 s after it came", "begun with it", "iterations", "faults")
 	for _, r := range h.Rows {
 		name := armName(r.Arm, r.Tokens)

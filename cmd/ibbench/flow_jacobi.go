@@ -13,6 +13,7 @@ import (
 
 	"github.com/ibconduit/conduit/bench"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/transient"
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/memgroup"
 )
 
@@ -253,7 +254,7 @@ func (m *jacobiMeasurement) calibrate(ctx context.Context) error {
 			return err
 		}
 		if !ok || r.Failed != "" {
-			return fmt.Errorf("%s with %d cubes along x, in a quarter of the limit: %s", arm, p.Cubes, r.Failed)
+			return fmt.Errorf("%s with %s along x, in a quarter of the limit: %s", arm, errtext.Count(p.Cubes, "cube"), r.Failed)
 		}
 		m.out.Fixed[arm] = max(r.Group-r.Sizes.Persistent-r.Peak, 0)
 	}
@@ -363,7 +364,7 @@ func (m *jacobiMeasurement) once(ctx context.Context, p bench.JacobiParams) (r j
 		m.out.Left++
 		return r, false, nil
 	}
-	m.t.live(fmt.Sprintf("%s, %d cubes along x", p.Arm, p.Cubes))
+	m.t.live(fmt.Sprintf("%s, %s along x", p.Arm, errtext.Count(p.Cubes, "cube")))
 	return m.start(ctx, p, nil)
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 func (o *jacobiReport) where() (ranks int, network string) { return o.Ranks, o.Fabric }
@@ -32,7 +33,7 @@ func (o *jacobiReport) series() (all []*report.Series) {
 // armName is an arm with its tokens.
 func armName(arm string, tokens int) string {
 	if tokens > 0 {
-		return fmt.Sprintf("%d tokens", tokens)
+		return errtext.Count(tokens, "token")
 	}
 	return arm
 }
@@ -43,7 +44,7 @@ func (o *jacobiReport) text() string {
 	if o.Limit > 0 {
 		fmt.Fprintf(&b, ", each in %s MiB", mib(o.Limit))
 	}
-	fmt.Fprintf(&b, "; %d iterations; results verified\n", o.Iterations)
+	fmt.Fprintf(&b, "; %s; results verified\n", errtext.Count(o.Iterations, "iteration"))
 	o.tables(&b)
 	if len(o.Knees) > 0 {
 		if o.Touched > 0 {
@@ -55,7 +56,7 @@ func (o *jacobiReport) text() string {
 		}
 	}
 	if len(o.Sweep) > 0 {
-		fmt.Fprintf(&b, "\n%-8s %14s %10s %10s   %d cubes along x\n", "tokens", "ms an iteration", "faults", "peak KiB", o.Sweep[0].Cubes)
+		fmt.Fprintf(&b, "\n%-8s %14s %10s %10s   %s along x\n", "tokens", "ms an iteration", "faults", "peak KiB", errtext.Count(o.Sweep[0].Cubes, "cube"))
 		for _, r := range o.Sweep {
 			fmt.Fprintf(&b, "%-8d %14.1f %10d %10d\n", r.Tokens, 1e3*r.Elapsed.Seconds()/float64(o.Iterations), r.Faults, r.Peak>>10)
 		}
@@ -63,11 +64,11 @@ func (o *jacobiReport) text() string {
 	o.Hog.text(&b)
 	for _, r := range slices.Concat(o.Runs, o.Sweep) {
 		if r.Failed != "" {
-			fmt.Fprintf(&b, "%s %s, %d cubes: %s\n", failedCell(r.Failed), r.Arm, r.Cubes, r.Failed)
+			fmt.Fprintf(&b, "%s %s, %s: %s\n", failedCell(r.Failed), r.Arm, errtext.Count(r.Cubes, "cube"), r.Failed)
 		}
 	}
 	if o.Left > 0 {
-		fmt.Fprintf(&b, "%d runs were left out: --duration has ended\n", o.Left)
+		fmt.Fprintf(&b, "runs left out, since --duration has ended: %d\n", o.Left)
 	}
 	return b.String()
 }

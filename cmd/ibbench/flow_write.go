@@ -1,13 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/internal/atomicfile"
 )
 
 // failedCell is what a table has of a run that failed: killed, where the kernel ended it for want
@@ -51,13 +51,13 @@ func flowSeries(op string, size int64, definition, unit string, figure, least fl
 // flowTime is a run that took so long for a number of iterations; only those of one variant can be
 // compared.
 func flowTime(op, variant string, size int64, took time.Duration, iterations int, f report.Flow) *report.Series {
-	ns := report.Round3(float64(took) / float64(max(iterations, 1)))
+	ns := math.Round(float64(took) / float64(max(iterations, 1)))
 	s := flowSeries(op, size, "iteration", "ns", ns, ns, f)
 	s.Plan.Variant = variant
 	return s
 }
 
-// check refuses files that cannot be written, before anything is measured.
+// check refuses files that cannot be written, before anything is measured, and opens the others.
 func (c *flowOutput) check(plots bool) error {
 	for _, name := range c.Output {
 		switch format := filepath.Ext(name); {
@@ -65,13 +65,11 @@ func (c *flowOutput) check(plots bool) error {
 		default:
 			return usageError{fmt.Errorf("-o %s: no format %q; there are .txt, .json, .ndjson, .csv and .bench, and of some kernels .svg", name, format)}
 		}
-		f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o666)
+		f, err := atomicfile.Create(name, 0o666)
 		if err != nil {
 			return fmt.Errorf("-o: %w", err)
 		}
-		if err := f.Close(); err != nil {
-			return err
-		}
+		c.files = append(c.files, f)
 	}
 	return nil
 }
@@ -93,13 +91,13 @@ func (c *flowOutput) write(out io.Writer, r flowReport, svg ...func() string) er
 		return err
 	}
 	err := to(out, c.Format)
-	for _, name := range c.Output {
-		var text bytes.Buffer
-		if failed := to(&text, strings.TrimPrefix(filepath.Ext(name), ".")); failed != nil {
+	for i, name := range c.Output {
+		if failed := to(c.files[i], strings.TrimPrefix(filepath.Ext(name), ".")); failed != nil {
+			c.files[i].Discard()
 			err = errors.Join(err, failed)
 			continue
 		}
-		err = errors.Join(err, os.WriteFile(name, text.Bytes(), 0o666))
+		err = errors.Join(err, c.files[i].Close())
 	}
 	return err
 }

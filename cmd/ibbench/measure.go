@@ -12,6 +12,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // measure runs the points on every fabric asked for and reports them.
@@ -23,7 +24,7 @@ func (c *common) measure(ctx context.Context, io streams, kind string, points []
 // each of them.
 func (c *common) measureRounds(ctx context.Context, io streams, kind string, points []plan.Point, rounds int) error {
 	if rounds < 1 || rounds > maxRounds || rounds*len(points) > maxPoints {
-		return usageError{fmt.Errorf("--rounds %d of %d points: want 1 to %d rounds, and %d measurements at most", rounds, len(points), maxRounds, maxPoints)}
+		return usageError{fmt.Errorf("--rounds %d of %s: want 1 to %d rounds, and %d measurements at most", rounds, errtext.Count(len(points), "point"), maxRounds, maxPoints)}
 	}
 	c.points, c.rounds = len(points), rounds
 	return c.measure(ctx, io, kind, slices.Repeat(points, rounds))

@@ -15,6 +15,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/peer"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // perftestCmd is ibbench perftest.
@@ -217,7 +218,7 @@ func (c *perftestCmd) compare(ctx context.Context, p *plan.Plan, t *terminal) ([
 	if err != nil {
 		return nil, err
 	}
-	many := fmt.Sprintf("%d rounds", c.Rounds)
+	many := errtext.Count(c.Rounds, "round")
 	if c.Budget > 0 {
 		many = fmt.Sprintf("rounds for up to %v", c.Budget)
 	}

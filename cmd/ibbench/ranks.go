@@ -15,6 +15,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/launch"
 )
 
@@ -57,7 +58,7 @@ func startRanks(ctx context.Context, p *plan.Plan, events measure.Events) error 
 	case code != 0:
 		return errors.New(strings.Join(append(reports, "the measurement is incomplete"), "; "))
 	case in.series < len(p.Points):
-		return fmt.Errorf("the ranks ended after %d of %d points", in.series, len(p.Points))
+		return fmt.Errorf("the ranks ended after %d of %s", in.series, errtext.Count(len(p.Points), "point"))
 	}
 	return nil
 }

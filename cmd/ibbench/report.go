@@ -2,13 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/internal/atomicfile"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // reportCmd is ibbench report.
@@ -32,11 +32,15 @@ func (c *reportCmd) run(_ context.Context, io streams) (err error) {
 		all = append(all, some...)
 	}
 	page := report.NewPage(c.Title, all)
-	f, err := os.Create(c.Output)
+	f, err := atomicfile.Create(c.Output, 0o666)
 	if err != nil {
 		return fmt.Errorf("-o: %w", err)
 	}
-	if err := errors.Join(page.Write(f), f.Close()); err != nil {
+	if err := page.Write(f); err != nil {
+		f.Discard()
+		return fmt.Errorf("-o: %w", err)
+	}
+	if err := f.Close(); err != nil {
 		return fmt.Errorf("-o: %w", err)
 	}
 	n := 0
@@ -45,11 +49,11 @@ func (c *reportCmd) run(_ context.Context, io streams) (err error) {
 			if n++; c.Pictures == "" {
 				continue
 			}
-			if err := os.WriteFile(filepath.Join(c.Pictures, p.Name+".svg"), []byte(p.Chart.SVG()), 0o666); err != nil {
+			if err := atomicfile.WriteFile(filepath.Join(c.Pictures, p.Name+".svg"), []byte(p.Chart.SVG()), 0o666); err != nil {
 				return fmt.Errorf("--pictures: %w", err)
 			}
 		}
 	}
-	_, err = fmt.Fprintf(io.out, "%s: %d results in %d sections, %d pictures\n", c.Output, len(all), len(page.Sections), n)
+	_, err = fmt.Fprintf(io.out, "%s: %s in %s, %s\n", c.Output, errtext.Count(len(all), "result"), errtext.Count(len(page.Sections), "section"), errtext.Count(n, "picture"))
 	return err
 }

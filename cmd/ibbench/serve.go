@@ -18,6 +18,7 @@ import (
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // defaultPort is where ibbench serve listens: the one after perftest's.
@@ -210,7 +211,7 @@ func (c *serveCmd) serve(ctx context.Context, boot bootstrap.Bootstrap, cpus []i
 		return errors.Join(err, boot.Fail(err))
 	}
 	p.Device, p.GID, p.CPUs = c.Device, c.GID, cpus
-	t.line("%s measures %d points", o.Host, len(p.Points))
+	t.line("%s measures %s", o.Host, errtext.Count(len(p.Points), "point"))
 	return measure.Rank(ctx, boot, p, measure.Events{})
 }
 

@@ -106,7 +106,7 @@ func TestAServerOutlivesItsClient(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	hears(t, said, "measures 1 points")
+	hears(t, said, "measures 1 point")
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/ibconduit/conduit/internal/atomicfile"
 )
 
 // unpack writes a guest's tar below dir, as far as it holds what was asked for: a guest does not
@@ -55,12 +57,12 @@ func writeFile(dst string, perm os.FileMode, r io.Reader) error {
 	if err := os.MkdirAll(filepath.Dir(dst), 0o755); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(dst, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, perm)
+	f, err := atomicfile.Create(dst, perm)
 	if err != nil {
 		return err
 	}
 	if _, err := io.Copy(f, r); err != nil {
-		f.Close()
+		f.Discard()
 		return err
 	}
 	return f.Close()

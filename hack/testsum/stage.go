@@ -2,12 +2,15 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/ibconduit/conduit/internal/atomicfile"
 )
 
 // event is a line of go test -json: the fields of cmd/test2json, and of the
@@ -223,18 +226,14 @@ func writeResults(file string, results []result) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o777); err != nil {
 		return err
 	}
-	f, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	enc := json.NewEncoder(f)
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
 	for _, r := range results {
 		if err := enc.Encode(r); err != nil {
-			f.Close()
 			return err
 		}
 	}
-	return f.Close()
+	return atomicfile.WriteFile(file, text.Bytes(), 0o666)
 }
 
 // readSkips reads the tests that may skip: package, test and reason in a line.

@@ -33,7 +33,7 @@ var modules = []struct {
 
 // forTests may be imported by tests and test support only.
 var forTests = []string{
-	"pgregory.net/rapid", "go.uber.org/goleak", "github.com/google/go-cmp", "github.com/rogpeppe/go-internal",
+	"pgregory.net/rapid", "go.uber.org/goleak", "github.com/google/go-cmp", "github.com/rogpeppe/go-internal", "github.com/google/jsonschema-go",
 }
 
 func inModule(pkg, module string) bool { return pkg == module || strings.HasPrefix(pkg, module+"/") }

@@ -134,7 +134,7 @@ func foreign(fsys fs.FS, name, base string) bool {
 
 func isText(name string) bool {
 	switch path.Ext(name) {
-	case ".go", ".c", ".h", ".sh", ".md", ".mk", ".yaml", ".yml", ".toml", ".txt", ".svg", "":
+	case ".go", ".c", ".h", ".sh", ".md", ".mk", ".yaml", ".yml", ".toml", ".txt", ".svg", ".json", "":
 		return true
 	}
 	return false

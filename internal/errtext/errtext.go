@@ -33,3 +33,11 @@ func Causes(err error, errno syscall.Errno) (causes []error) {
 	}
 	return causes
 }
+
+// Count writes a number of things: "1 port", "2 ports".
+func Count[N ~int | ~int64 | ~uint64](n N, of string) string {
+	if n == 1 {
+		return "1 " + of
+	}
+	return fmt.Sprintf("%d %ss", n, of)
+}

@@ -36,3 +36,11 @@ func TestWhatIsNotThereIsLeftOut(t *testing.T) {
 		}
 	}
 }
+
+func TestOneOfAThingHasNoPlural(t *testing.T) {
+	for n, want := range map[int]string{0: "0 ports", 1: "1 port", 2: "2 ports", -1: "-1 ports"} {
+		if got := Count(n, "port"); got != want {
+			t.Errorf("%d: %q", n, got)
+		}
+	}
+}

@@ -135,7 +135,11 @@ func (e *outputError) Unwrap() error { return e.err }
 // output is where a rank's standard output (1) or standard error (2) goes.
 func (r *run) output(number, fd int, coming func() bool) (taker, error) {
 	if dir := r.cfg.Output; dir != "" {
-		f, err := os.Create(filepath.Join(dir, OutputFile(number, r.cfg.N, fd)))
+		const flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC | unix.O_NOFOLLOW // others may write to the directory too
+		f, err := os.OpenFile(filepath.Join(dir, OutputFile(number, r.cfg.N, fd)), flags, 0o666)
+		if errors.Is(err, unix.ELOOP) {
+			err = fmt.Errorf("%w (a symbolic link is not followed: remove it, or name another directory)", err)
+		}
 		if err != nil {
 			return nil, &outputError{number, err}
 		}

@@ -7,7 +7,6 @@
 package compare
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -57,7 +56,8 @@ type Result struct {
 	Rows    []Row    `json:"rows"`
 	OnlyOld []string `json:"only_old,omitempty"` // points that the other side lacks
 	OnlyNew []string `json:"only_new,omitempty"`
-	Notes   []string `json:"notes,omitempty"` // differences of the machines
+	Skipped []string `json:"not_compared,omitempty"` // figures that both have, with the reason
+	Notes   []string `json:"notes,omitempty"`        // differences of the machines and settings
 }
 
 // Slower reports whether a point is.
@@ -137,11 +137,11 @@ func rounds(s *report.Series) (all []report.Figures) {
 type side struct {
 	figures map[string][]report.Figures
 	unit    map[string]string
-	env     *report.Env
+	series  map[string][]*report.Series
 }
 
 func sideWith(all []*report.Series) side {
-	x := side{map[string][]report.Figures{}, map[string]string{}, all[0].Env}
+	x := side{map[string][]report.Figures{}, map[string]string{}, map[string][]*report.Series{}}
 	for _, s := range all {
 		if s.Flow != nil && s.Flow.Failed != "" {
 			continue
@@ -149,6 +149,7 @@ func sideWith(all []*report.Series) side {
 		name := point(s)
 		x.figures[name] = append(x.figures[name], rounds(s)...)
 		x.unit[name] = s.Result.Unit
+		x.series[name] = append(x.series[name], s)
 	}
 	return x
 }
@@ -168,20 +169,22 @@ var metrics = []struct {
 // side may be empty.
 func Compare(older, newer []*report.Series, asked []string, threshold float64) *Result {
 	x, y := sideWith(older), sideWith(newer)
-	r := &Result{Notes: differences(x.env, y.env)}
+	r := &Result{Notes: machines(older, newer)}
 	for _, name := range slices.Sorted(maps.Keys(x.figures)) {
 		if y.figures[name] == nil {
 			r.OnlyOld = append(r.OnlyOld, name)
 			continue
 		}
+		r.Notes = append(r.Notes, settings(name, x.series[name], y.series[name])...)
 		for _, m := range metrics {
 			latency := x.unit[name] == "ns"
 			if latency && !slices.Contains(asked, m.name) || !latency && m.name != "mean" {
 				continue
 			}
 			a, b := pick(x.figures[name], m.of), pick(y.figures[name], m.of)
-			if len(a) == 0 || len(b) == 0 {
-				continue // a percentile that was not reported
+			if why := incomparable(m.name, a, b); why != "" {
+				r.Skipped = append(r.Skipped, name+": "+why)
+				continue
 			}
 			row := Row{Point: name, Metric: m.name, Unit: x.unit[name], OldN: len(a), NewN: len(b)}
 			row.judge(a, b, latency, threshold)
@@ -198,11 +201,19 @@ func Compare(older, newer []*report.Series, asked []string, threshold float64) *
 
 func pick(all []report.Figures, of func(report.Figures) float64) (v []float64) {
 	for _, f := range all {
-		if x := of(f); x > 0 {
-			v = append(v, x)
-		}
+		v = append(v, of(f))
 	}
 	return v
+}
+
+// incomparable is why a figure of both sides, one of each round, is not compared, if it is not.
+func incomparable(metric string, older, newer []float64) string {
+	for i, v := range [][]float64{older, newer} {
+		if stats.Median(v) <= 0 {
+			return fmt.Sprintf("its %s in the %s is 0 or was not reported, and no change can be told", metric, [...]string{"first", "second"}[i])
+		}
+	}
+	return ""
 }
 
 // judge fills in what the figures of both sides say.
@@ -223,25 +234,4 @@ func (r *Row) judge(older, newer []float64, latency bool, threshold float64) {
 	default:
 		r.Verdict = Slower
 	}
-}
-
-// differences are what of the machines may explain a difference.
-func differences(a, b *report.Env) (notes []string) {
-	say := func(what string, a, b any) {
-		if a != b {
-			notes = append(notes, fmt.Sprintf("%s differs: %v, then %v", what, a, b))
-		}
-	}
-	device := func(e *report.Env) report.Device { return *cmp.Or(e.Device, &report.Device{}) }
-	say("the kernel", a.Kernel, b.Kernel)
-	say("the processor", a.CPU, b.CPU)
-	say("the number of processors", a.CPUs, b.CPUs)
-	say("Go", a.Go, b.Go)
-	say("the device", device(a).Name, device(b).Name)
-	say("its firmware", device(a).Firmware, device(b).Firmware)
-	say("its link", device(a).Link, device(b).Link)
-	say("its MTU", device(a).MTU, device(b).MTU)
-	say("the number of hosts", a.Hosts, b.Hosts)
-	say("the commit", cmp.Or(a.Commit, "unknown"), cmp.Or(b.Commit, "unknown"))
-	return notes
 }

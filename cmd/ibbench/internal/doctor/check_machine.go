@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/sysinfo"
 )
 
@@ -76,7 +77,7 @@ func (x *examination) launcher() {
 // processor that its peer needs.
 func (x *examination) processors() {
 	quota, group := x.CPUQuota()
-	detail := plural(x.cpus, "processor")
+	detail := errtext.Count(x.cpus, "processor")
 	usable := float64(x.cpus)
 	if quota > 0 && quota < usable {
 		usable = quota
@@ -183,7 +184,7 @@ func (x *examination) numa() {
 		return
 	}
 	allowed := cpuList(x.Table("/proc/thread-self/status")["Cpus_allowed_list"])
-	detail := plural(nodes, "node")
+	detail := errtext.Count(nodes, "node")
 	for _, d := range x.Names(sysInfiniband) {
 		node := x.Text(sysInfiniband + "/" + d + "/device/numa_node")
 		if node == "" || node == "-1" {
@@ -228,9 +229,9 @@ func (x *examination) files() {
 	case err != nil:
 		x.warn("files", "getrlimit: "+err.Error(), "")
 	case soft < least:
-		x.fail("files", fmt.Sprintf("only %d files may be open", soft), "ulimit -n 1024")
+		x.fail("files", fmt.Sprintf("only %s may be open", errtext.Count(soft, "file")), "ulimit -n 1024")
 	case soft < comfortable:
-		x.warn("files", fmt.Sprintf("only %d files may be open (hard limit %d); each peer on the host takes two", soft, hard), "ulimit -n "+strconv.FormatUint(min(hard, 65536), 10))
+		x.warn("files", fmt.Sprintf("only %s may be open (hard limit %d); each peer on the host takes two", errtext.Count(soft, "file"), hard), "ulimit -n "+strconv.FormatUint(min(hard, 65536), 10))
 	default:
 		x.ok("files", fmt.Sprintf("%d may be open", soft))
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // Options say what to look for. The zero value examines everything.
@@ -177,6 +179,6 @@ func (r Report) Text() string {
 	case r.Asked == "ibv":
 		verdict = "no job runs here over RDMA until what failed is mended"
 	}
-	fmt.Fprintf(&b, "\n%d ok, %s, %s: %s\n", count[OK], plural(count[Warn], "warning"), plural(count[Fail], "failure"), verdict)
+	fmt.Fprintf(&b, "\n%d ok, %s, %s: %s\n", count[OK], errtext.Count(count[Warn], "warning"), errtext.Count(count[Fail], "failure"), verdict)
 	return b.String()
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/remedy"
 	"github.com/ibconduit/conduit/internal/sysinfo"
 	"github.com/ibconduit/conduit/memevents"
@@ -113,7 +114,7 @@ func (m *machine) sudo(cmd string) string {
 func size(n uint64) string {
 	units := []string{"KiB", "MiB", "GiB", "TiB"}
 	if n < 1024 {
-		return fmt.Sprintf("%d bytes", n)
+		return errtext.Count(n, "byte")
 	}
 	v := float64(n) / 1024
 	for _, u := range units {
@@ -134,11 +135,3 @@ func limit(n uint64) string {
 }
 
 const unlimited = ^uint64(0) // RLIM_INFINITY
-
-// plural prints a count: "1 port", "2 ports".
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}

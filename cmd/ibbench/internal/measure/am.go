@@ -13,6 +13,7 @@ import (
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
@@ -153,7 +154,8 @@ func (c *caller) stretch(l *latency, n int) error {
 		return err
 	}
 	runtime.ReadMemStats(&after)
-	c.allocs = float64(after.Mallocs-before.Mallocs) / float64(c.number-first)
+	c.mallocs += after.Mallocs - before.Mallocs
+	c.counted += c.number - first
 	return c.m.finish(l.ctx, c.peer)
 }
 
@@ -166,7 +168,7 @@ func (s *session) reportCalls(pt plan.Point, l *latency, series *report.Series) 
 		return err
 	}
 	if series != nil {
-		allocs := report.Round3(l.calls.allocs)
+		allocs := report.Round3(float64(l.calls.mallocs) / float64(max(l.calls.counted, 1)))
 		series.AM.AllocsPerOp = &allocs
 	}
 	return s.job.Barrier(s.ctx)
@@ -256,11 +258,11 @@ func (s *session) auditMessages(pt plan.Point, series *report.Series) error {
 	series.AM = sum
 	if sum.RNR > 0 {
 		series.Result.Errors += int64(sum.RNR)
-		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: %d messages met no receive buffer (RNR)", pt.Name(), sum.RNR))
+		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: %s met no receive buffer (RNR)", pt.Name(), errtext.Count(sum.RNR, "message")))
 	}
 	if sum.Sent != sum.Handled {
 		series.Result.Errors++
-		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: %d requests were sent, %d were handled", pt.Name(), sum.Sent, sum.Handled))
+		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: requests sent: %d, handled: %d", pt.Name(), sum.Sent, sum.Handled))
 	}
 	if lockrank.OneLock {
 		series.Notes = append(series.Notes, "this build has one lock for everything (-tags biglock)")

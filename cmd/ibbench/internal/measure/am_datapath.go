@@ -66,8 +66,9 @@ type caller struct {
 	payload  []byte // empty: a Short
 	answer   []byte // memory for the echo of one
 	number   uint64
-	wrong    int64   // replies that were not what they should be
-	allocs   float64 // allocations of a call, in the last stretch
+	wrong    int64  // replies that were not what they should be
+	mallocs  uint64 // allocations of the calls that are counted
+	counted  uint64
 }
 
 // repeat makes k calls, each answered before the next.

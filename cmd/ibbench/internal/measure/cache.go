@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -235,12 +236,12 @@ func (x *side) series(s *session, pt plan.Point, base *side) *report.Series {
 	c.Messages, c.Requests, c.Bytes = int64(mine.messages), int64(mine.requests), int64(mine.bytes)
 	c.Hits, c.Misses, c.Prefetched = int64(mine.Hits), int64(mine.Misses), int64(mine.Prefetched)
 	c.Unused, c.Fetched, c.Used = int64(mine.Unused), int64(mine.Fetched), int64(mine.Used)
-	c.Time = estimate(x.runs, func(i int) float64 { return float64(x.runs[i].Elapsed) })
+	c.Time = estimate(x.runs, math.Round, func(i int) float64 { return float64(x.runs[i].Elapsed) })
 	if x == base {
 		return series
 	}
 	n := min(len(x.runs), len(base.runs))
-	c.Ratio = estimate(x.runs[:n], func(i int) float64 { return float64(base.runs[i].Elapsed) / float64(max(x.runs[i].Elapsed, 1)) })
+	c.Ratio = estimate(x.runs[:n], report.Round3, func(i int) float64 { return float64(base.runs[i].Elapsed) / float64(max(x.runs[i].Elapsed, 1)) })
 	c.MessagesRatio, c.BytesRatio = ratio(mine.messages, b.messages), ratio(mine.bytes, b.bytes)
 	return series
 }
@@ -280,7 +281,7 @@ func (x *side) medians() (c counts) {
 }
 
 // estimate is the median of a figure of each run.
-func estimate(runs []bench.Result, f func(i int) float64) *report.Estimate {
+func estimate(runs []bench.Result, round func(float64) float64, f func(i int) float64) *report.Estimate {
 	var v []float64
 	for i := range runs {
 		v = append(v, f(i))
@@ -289,5 +290,5 @@ func estimate(runs []bench.Result, f func(i int) float64) *report.Estimate {
 	if !ok { // too few for one: their range
 		low, high = slices.Min(v), slices.Max(v)
 	}
-	return &report.Estimate{Median: report.Round3(stats.Median(v)), Low: report.Round3(low), High: report.Round3(high)}
+	return &report.Estimate{Median: round(stats.Median(v)), Low: round(low), High: round(high)}
 }

@@ -99,7 +99,7 @@ func (h *heaps) choose(p *pace) {
 	for _, t := range h.t {
 		last.Add(t)
 	}
-	batch := BatchFor(max(last.Percentile(50), 0.1), h.clockNS)
+	batch := h.session.batch(h.pt, last.Percentile(50))
 	p.perNS *= float64(batch) / float64(h.batch)
 	h.batch = batch
 }

@@ -119,6 +119,7 @@ func (s *session) leadLatency(pt plan.Point, l *latency) (*report.Series, error)
 		p.learn(int(n), took)
 		s.chooseBatch(pt, l, p, int(n))
 	}
+	s.keepBatch(pt, l.batch)
 	if pt.PerSecond > 0 {
 		l.period = 1e9 / pt.PerSecond
 		p.perNS = max(p.perNS, l.period)
@@ -132,14 +133,11 @@ func (s *session) chooseBatch(pt plan.Point, l *latency, p *pace, n int) {
 	if pt.Depth > 1 || pt.PerSecond > 0 {
 		return
 	}
-	batch := pt.Batch
-	if batch == 0 {
-		last := stats.New(int64(n), float64(l.batch), false)
-		for _, t := range l.samples(n) {
-			last.Add(t)
-		}
-		batch = BatchFor(max(last.Percentile(50), 0.1), s.clockNS)
+	last := stats.New(int64(n), float64(l.batch), false)
+	for _, t := range l.samples(n) {
+		last.Add(t)
 	}
+	batch := s.batch(pt, last.Percentile(50))
 	p.perNS *= float64(batch) / float64(l.batch)
 	l.batch = batch
 }
@@ -164,8 +162,11 @@ func (s *session) measureLatency(pt plan.Point, l *latency, p *pace) (*report.Se
 	if capacity == 0 {
 		capacity = 1 << 40
 	}
-	all := stats.New(capacity, div, l.batch > 1)
+	all, round := stats.New(capacity, div, l.batch > 1), report.Rounding(l.batch)
 	series := &report.Series{}
+	if l.calls != nil {
+		l.calls.mallocs, l.calls.counted = 0, 0 // those of the warm-up
+	}
 	var done, elapsed int64
 	begin := now()
 	for n := p.next(0, 0); n > 0; n = p.next(done, elapsed) {
@@ -182,7 +183,7 @@ func (s *session) measureLatency(pt plan.Point, l *latency, p *pace) (*report.Se
 		took := now() - start
 		series.Intervals = append(series.Intervals, report.Interval{
 			StartNS: start - begin, ElapsedNS: l.elapsed, Count: n,
-			P50: report.Round3(part.Percentile(50)), Max: report.Round3(part.Max()),
+			P50: round(part.Percentile(50)), Max: round(part.Max()),
 		})
 		done += n
 		// Meeting the peer is not measuring, but a peer that is starved must not make it last for

@@ -12,6 +12,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // Operations between two looks at the clock.
@@ -25,6 +26,7 @@ type pairsRow struct {
 	Rank     pairs.Rank
 	Values   []float64 // by rank
 	Networks []string
+	Batches  []int // operations per sample of a latency, by rank; 0: not measured
 	Count    int64 // operations
 	Wrong    int64 // peers whose bytes were not as they should be
 }
@@ -37,6 +39,9 @@ func (s *session) pairsPoint(pt plan.Point) (*report.Series, error) {
 	a := s.prepare(of)
 	me, n := s.job.Rank(), s.job.Size()
 	row := pairsRow{Values: make([]float64, n), Networks: make([]string, n)}
+	if of.Kind == plan.Lat {
+		row.Batches = make([]int, n)
+	}
 	var err error
 	if row.Rank, err = s.place(); err != nil {
 		return nil, err
@@ -51,7 +56,7 @@ func (s *session) pairsPoint(pt plan.Point) (*report.Series, error) {
 		if err := s.job.Barrier(s.ctx); err != nil {
 			return nil, err
 		}
-		s.progress("pairs %s, size %d: step %d of %d, %d pairs at once", pt.Op, pt.Size, i+1, len(steps), len(step))
+		s.progress("pairs %s, size %d: step %d of %d, %s at once", pt.Op, pt.Size, i+1, len(steps), errtext.Count(len(step), "pair"))
 		at := slices.IndexFunc(step, func(p [2]int) bool { return p[0] == me })
 		if at < 0 {
 			if err := s.sleep((pt.Warmup + pt.Duration) * 9 / 10); err != nil {
@@ -99,7 +104,7 @@ func (s *session) pair(pt, of plan.Point, a areas, peer int, row *pairsRow) (err
 	var v float64
 	var count, wrong int64
 	if of.Kind == plan.Lat {
-		v, count, wrong, err = s.pairLatency(pt, of, a, peer)
+		v, row.Batches[peer], count, wrong, err = s.pairLatency(pt, of, a, peer)
 	} else {
 		v, count, wrong, err = s.pairBandwidth(pt, of, a, peer)
 	}
@@ -122,11 +127,11 @@ func until(d time.Duration, stretch func() error) error {
 }
 
 // pairLatency is the median of gets.
-func (s *session) pairLatency(pt, of plan.Point, a areas, peer int) (p50 float64, count, wrong int64, err error) {
+func (s *session) pairLatency(pt, of plan.Point, a areas, peer int) (p50 float64, batch int, count, wrong int64, err error) {
 	l := s.newLatency(of, a, peer)
 	clear(l.src)
 	if err := until(pt.Warmup, func() error { return l.run(pairsStretch) }); err != nil {
-		return 0, 0, 0, err
+		return 0, 0, 0, 0, err
 	}
 	last := stats.New(pairsStretch, 1, false)
 	for _, t := range l.samples(pairsStretch) {
@@ -144,10 +149,11 @@ func (s *session) pairLatency(pt, of plan.Point, a areas, peer int) (p50 float64
 		return nil
 	})
 	if err != nil {
-		return 0, 0, 0, err
+		return 0, 0, 0, 0, err
 	}
 	want := s.expected(a, peer)[l.begin-a.remote : l.begin-a.remote+l.size]
-	return report.Round3(max(all.Percentile(50), 0.001)), all.Count(), min(differ(l.src, want, of.Size, of.Size), 1), nil
+	p50 = report.Rounding(l.batch)(all.Percentile(50))
+	return max(p50, 0.001), l.batch, all.Count(), min(differ(l.src, want, of.Size, of.Size), 1), nil
 }
 
 // pairBandwidth is that of the best of four parts of the time: another program that takes the
@@ -179,6 +185,10 @@ func pairsSeries(pt plan.Point, rows []pairsRow) *report.Series {
 	var all []float64
 	for r, row := range rows {
 		m.Ranks, m.Values, m.Networks = append(m.Ranks, row.Rank), append(m.Values, row.Values), append(m.Networks, row.Networks)
+		if row.Batches != nil {
+			m.Batches = append(m.Batches, row.Batches)
+			result.OpsPerSample = max(result.OpsPerSample, slices.Max(row.Batches))
+		}
 		result.Count += row.Count
 		result.Errors += row.Wrong
 		for p, v := range row.Values {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // point measures one point. All ranks call it together.
@@ -36,7 +37,7 @@ func (s *session) point(i int, pt plan.Point) error {
 	series.Schema, series.Env, series.Plan = report.Schema, s.env, pt
 	series.Kind, series.Op, series.Size, series.Definition = pt.Kind, pt.Op, pt.Size, pt.Definition()
 	if n := series.Result.Errors; n > 0 && pt.Op != plan.AM {
-		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s at size %d: %d operations left wrong bytes", pt.Name(), pt.Size, n))
+		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s at size %d: %s left wrong bytes", pt.Name(), pt.Size, errtext.Count(n, "operation")))
 	}
 	return s.out.Series(series)
 }

@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/metrics"
 )
 
@@ -42,6 +44,21 @@ type session struct {
 	local   []byte  // what this rank sends from or reads into at the point
 
 	messages *messages
+	batches  map[plan.Point]int // operations per sample that the first round of a point has chosen
+}
+
+// batch is how many operations make a sample of a point: as many as was asked for, or as its rounds
+// before had, or as the time of one says.
+func (s *session) batch(pt plan.Point, opNS float64) int {
+	return cmp.Or(pt.Batch, s.batches[pt], BatchFor(max(opNS, 0.1), s.clockNS))
+}
+
+// keepBatch has all further rounds of a point take the same.
+func (s *session) keepBatch(pt plan.Point, batch int) {
+	if s.batches == nil {
+		s.batches = make(map[plan.Point]int)
+	}
+	s.batches[pt] = batch
 }
 
 // maxStretch bounds the samples between two broadcasts.
@@ -51,7 +68,7 @@ const maxStretch = 1 << 18
 // back.
 func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Events) (err error) {
 	if p.Ranks != boot.Size() {
-		return errors.Join(fmt.Errorf("the plan is for %d ranks, the job has %d", p.Ranks, boot.Size()), boot.Close())
+		return errors.Join(fmt.Errorf("the plan is for %s, the job has %d", errtext.Count(p.Ranks, "rank"), boot.Size()), boot.Close())
 	}
 	Calibrate()
 	if p.Points[0].Kind == plan.Cache {

@@ -39,7 +39,8 @@ func (s *session) leadSamples(pt plan.Point, m sampled) (*report.Series, error) 
 		capacity = 1 << 40
 	}
 	_, batch := m.taken()
-	all := stats.New(capacity, float64(batch), batch > 1)
+	s.keepBatch(pt, batch)
+	all, round := stats.New(capacity, float64(batch), batch > 1), report.Rounding(batch)
 	series := &report.Series{}
 	begin := now()
 	done, elapsed = 0, 0
@@ -57,7 +58,7 @@ func (s *session) leadSamples(pt plan.Point, m sampled) (*report.Series, error) 
 			part.Add(t)
 		}
 		series.Intervals = append(series.Intervals, report.Interval{StartNS: start - begin, ElapsedNS: took, Count: n,
-			P50: report.Round3(part.Percentile(50)), Max: report.Round3(part.Max())})
+			P50: round(part.Percentile(50)), Max: round(part.Max())})
 		done += n
 		elapsed += took
 		p.learn(int(n), took)

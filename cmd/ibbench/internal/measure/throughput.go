@@ -172,7 +172,7 @@ func seriesOf(pt plan.Point, out []outcome, parts int) *report.Series {
 		}
 	}
 	r.Bytes = r.Count * pt.Size
-	r.PerSecond = report.Round3(float64(r.Count) / float64(r.ElapsedNS) * 1e9)
+	r.PerSecond = report.RoundRate(float64(r.Count) / float64(r.ElapsedNS) * 1e9)
 	r.Mean = round(float64(r.Count) * scale / float64(r.ElapsedNS) * 1e9)
 	series := &report.Series{}
 	step := r.ElapsedNS / int64(parts)
@@ -182,9 +182,6 @@ func seriesOf(pt plan.Point, out []outcome, parts int) *report.Series {
 	slices.Sort(rates)
 	r.Min, r.Max = round(rates[0]), round(rates[parts-1])
 	r.P["50"] = round(rates[stats.Rank(50, parts)])
-	if r.PerSecond > 1000 {
-		r.PerSecond = round(r.PerSecond)
-	}
 	series.Result = r
 	if parts > 1 {
 		series.Notes = []string{fmt.Sprintf("%s: min, p50 and max are of %d parts of the time, mean is of all", pt.Kind, parts)}

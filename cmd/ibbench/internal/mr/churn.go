@@ -72,9 +72,9 @@ func (k *churn) prices() (hooked *stats.Samples, err error) {
 	if err != nil {
 		return nil, err
 	}
-	k.out.Raw, k.out.Overhead = figures(raw), overhead
+	k.out.Raw, k.out.Overhead = figures(raw, turn), overhead
 	cycle, rawCycle, _, ratio, err := k.compare(pt, true)
-	k.out.Cycle, k.out.RawCycle, k.out.Ratio = figures(cycle), figures(rawCycle), ratio
+	k.out.Cycle, k.out.RawCycle, k.out.Ratio = figures(cycle, turn), figures(rawCycle, turn), ratio
 	return hooked, err
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/regcache"
 )
 
@@ -59,7 +60,7 @@ func hitNotes(pt plan.Point, batch int, h *report.Hit, why []string, crowded uin
 	}
 	notes = append(notes, why...)
 	if h.Percent < 100 && crowded > 0 {
-		notes = append(notes, fmt.Sprintf("mr hit with %d regions of %d bytes: the device or RLIMIT_MEMLOCK has no room for all of them", pt.Regions, pt.Size))
+		notes = append(notes, fmt.Sprintf("mr hit with %s of %d bytes: the device or RLIMIT_MEMLOCK has no room for all of them", errtext.Count(pt.Regions, "region"), pt.Size))
 	}
 	return notes
 }

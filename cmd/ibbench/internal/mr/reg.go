@@ -8,6 +8,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // cost of a size, in ns.
@@ -38,7 +39,7 @@ func (s *session) regPoint(pt plan.Point, series *report.Series) (err error) {
 		return err
 	}
 	series.Result, series.Hist = report.Latency(both, s.opts.Pct, 1), both.Hist()
-	m := &report.Reg{Register: figures(register), Deregister: figures(deregister)}
+	m := &report.Reg{Register: figures(register, 1), Deregister: figures(deregister, 1)}
 	series.MR.Reg = m
 	if err := s.alternatives(pt, mem, m); err != nil {
 		return err
@@ -52,7 +53,7 @@ func (s *session) alternatives(pt plan.Point, mem *ranges, m *report.Reg) (err e
 	pt.Duration, pt.Warmup, pt.WarmupIters = pt.Duration/4, pt.Warmup/4, min(pt.WarmupIters, 10)
 	src := unsafe.Slice((*byte)(mem.at[0]), pt.Size)
 	into := &slab{mem: make([]byte, slabBytes)}
-	copies, _, err := s.batches(pt, func(k int) error {
+	copies, batch, err := s.batches(pt, func(k int) error {
 		for range k {
 			into.copy(src)
 		}
@@ -61,7 +62,7 @@ func (s *session) alternatives(pt plan.Point, mem *ranges, m *report.Reg) (err e
 	if err != nil {
 		return err
 	}
-	m.Copy = figures(copies)
+	m.Copy = figures(copies, batch)
 	c, err := s.cache(pt, s.reg)
 	if err != nil {
 		return err
@@ -71,11 +72,11 @@ func (s *session) alternatives(pt plan.Point, mem *ranges, m *report.Reg) (err e
 	if len(uncached(c, pt)) > 0 {
 		return nil // there are none
 	}
-	found, _, err := s.batches(pt, h.run)
+	found, batch, err := s.batches(pt, h.run)
 	if err != nil {
 		return err
 	}
-	m.HitNS = report.Round3(found.Percentile(50))
+	m.HitNS = report.Rounding(batch)(found.Percentile(50))
 	return nil
 }
 
@@ -93,7 +94,7 @@ func crossover(costs []cost) string {
 		case at == costs[0].size:
 			return "more than " + what + " at every size measured"
 		}
-		return fmt.Sprintf("more than %s from %d bytes on", what, at)
+		return fmt.Sprintf("more than %s from %s on", what, errtext.Count(at, "byte"))
 	}
 	return "crossover: copying into registered memory costs " + from("a registration for one operation", func(c cost) float64 { return c.registration }) +
 		", and " + from("a hit", func(c cost) float64 { return c.hit }) + "; that is this processor's time, the wire's is not in it"

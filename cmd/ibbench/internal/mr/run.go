@@ -13,6 +13,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/memevents"
 	"github.com/ibconduit/conduit/regcache"
 )
@@ -47,10 +48,10 @@ func Run(ctx context.Context, reg *Registrar, opts Options) error {
 	s.env = s.describe()
 	for i, pt := range opts.Points {
 		if opts.Progress != nil {
-			opts.Progress(fmt.Sprintf("[%d/%d] mr %s, size %d, %d regions", i+1, len(opts.Points), pt.Op, pt.Size, pt.Regions))
+			opts.Progress(fmt.Sprintf("[%d/%d] mr %s, size %d, %s", i+1, len(opts.Points), pt.Op, pt.Size, errtext.Count(pt.Regions, "region")))
 		}
 		if err := s.point(pt, i == len(opts.Points)-1); err != nil {
-			return fmt.Errorf("mr %s at size %d, %d regions: %w", pt.Op, pt.Size, pt.Regions, err)
+			return fmt.Errorf("mr %s at size %d, %s: %w", pt.Op, pt.Size, errtext.Count(pt.Regions, "region"), err)
 		}
 	}
 	return nil
@@ -90,7 +91,7 @@ func (s *session) point(pt plan.Point, last bool) (err error) {
 		series.Notes = append(series.Notes, "the registrar is a fake that registers nothing: what is measured is only the cache and the hooks")
 	}
 	if n := series.Result.Errors; n > 0 {
-		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %d times the cache returned a registration of other pages than the range has", n))
+		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s the cache returned a registration of other pages than the range has", errtext.Count(n, "time")))
 	}
 	if last && pt.Op == plan.Reg {
 		series.Notes = append(series.Notes, crossover(s.costs))
@@ -164,8 +165,9 @@ func (s *session) learn(op func(k int) error) (int, error) {
 	return measure.BatchFor(max(first.Percentile(50), 0.1), s.clockNS), nil
 }
 
-func figures(s *stats.Samples) report.Figures {
-	return report.Figures{P50: report.Round3(s.Percentile(50)), Mean: report.Round3(s.Mean()), P99: report.Round3(s.Percentile(99))}
+func figures(s *stats.Samples, opsPerSample int) report.Figures {
+	round := report.Rounding(opsPerSample)
+	return report.Figures{P50: round(s.Percentile(50)), Mean: round(s.Mean()), P99: round(s.Percentile(99))}
 }
 
 // origin is what the ranges are given to the cache as; they are mapped by C code.

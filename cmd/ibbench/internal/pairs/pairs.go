@@ -22,9 +22,10 @@ type Rank struct {
 type Matrix struct {
 	Unit     string      `json:"unit"` // ns, of which less is better, or B/s
 	Ranks    []Rank      `json:"ranks"`
-	Values   [][]float64 `json:"values"`   // [from][to]; 0: not measured, as on the diagonal
-	Networks [][]string  `json:"networks"` // [from][to]
-	Factor   float64     `json:"factor"`   // by which a pair is slow
+	Values   [][]float64 `json:"values"`                   // [from][to]; 0: not measured, as on the diagonal
+	Networks [][]string  `json:"networks"`                 // [from][to]
+	Batches  [][]int     `json:"ops_per_sample,omitempty"` // of a latency, [from][to]
+	Factor   float64     `json:"factor"`                   // by which a pair is slow
 	Findings []Finding   `json:"findings"`
 }
 

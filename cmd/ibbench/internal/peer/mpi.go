@@ -19,6 +19,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // ErrNoMPI is wrapped when Open MPI is not installed.
@@ -45,9 +46,8 @@ type MPI struct {
 // match is one point on both sides.
 type match struct {
 	rounds []report.Round
-	series *report.Series // ours, the last one
-	ours   int64          // checked operations that went wrong
-	theirs int64
+	series []*report.Series // ours, of each round
+	theirs int64            // checked operations that went wrong
 }
 
 // Run compares, and returns a series for each point. With an error these are of the rounds that
@@ -157,12 +157,11 @@ func (c *MPI) round(ctx context.Context, all []match, oursFirst bool) error {
 		}
 	}
 	if len(ours) != len(all) {
-		return fmt.Errorf("%d of %d points of ours were measured", len(ours), len(all))
+		return fmt.Errorf("%d of %s of ours were measured", len(ours), errtext.Count(len(all), "point"))
 	}
 	for i := range all {
 		m := &all[i]
-		m.series = ours[i]
-		m.ours += ours[i].Result.Errors
+		m.series = append(m.series, ours[i])
 		m.theirs += theirs[i].errors
 		m.rounds = append(m.rounds, report.Round{Ours: figures(&ours[i].Result), Theirs: theirs[i].figures})
 	}
@@ -214,12 +213,12 @@ func mpirun(ctx context.Context, path string, args []string, timeout time.Durati
 func parseMPI(text string, points []plan.Point) (out []mpiPoint, err error) {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	if len(lines) != len(points) {
-		return nil, fmt.Errorf("%d lines for %d points: %q", len(lines), len(points), tail(text))
+		return nil, fmt.Errorf("%d lines for %s: %q", len(lines), errtext.Count(len(points), "point"), tail(text))
 	}
 	for i, pt := range points {
 		f := strings.Fields(lines[i])
 		if int64(len(f)) != 3+pt.Iters || f[0] != pt.Op || f[1] != strconv.FormatInt(pt.Size, 10) {
-			return nil, fmt.Errorf("%q is no line of %d samples of %s at size %d", tail(lines[i]), pt.Iters, pt.Op, pt.Size)
+			return nil, fmt.Errorf("%q is no line of %s of %s at size %d", tail(lines[i]), errtext.Count(pt.Iters, "sample"), pt.Op, pt.Size)
 		}
 		var m mpiPoint
 		if m.errors, err = strconv.ParseInt(f[2], 10, 64); err != nil || m.errors < 0 {
@@ -233,7 +232,8 @@ func parseMPI(text string, points []plan.Point) (out []mpiPoint, err error) {
 			}
 			s.Add(ns)
 		}
-		m.figures = report.Figures{P50: report.Round3(s.Percentile(50)), Mean: report.Round3(s.Mean()), P99: report.Round3(s.Percentile(99))}
+		round := report.Rounding(pt.Batch)
+		m.figures = report.Figures{P50: round(s.Percentile(50)), Mean: round(s.Mean()), P99: round(s.Percentile(99))}
 		out = append(out, m)
 	}
 	return out, nil
@@ -241,13 +241,14 @@ func parseMPI(text string, points []plan.Point) (out []mpiPoint, err error) {
 
 // report sums up the rounds of a point.
 func (c *MPI) report(m *match, version string) *report.Series {
-	s := m.series
+	s := report.Combine(m.series)
 	s.Hist, s.Intervals = nil, nil
+	round := report.Rounding(s.Plan.Batch)
 	mpi := &report.MPI{Version: version, Args: c.args(), Errors: m.theirs, Rounds: m.rounds}
-	ours := medians(m.rounds, func(r report.Round) report.Figures { return r.Ours }, "ns")
-	mpi.Result = medians(m.rounds, func(r report.Round) report.Figures { return r.Theirs }, "ns")
+	ours := medians(m.rounds, func(r report.Round) report.Figures { return r.Ours }, "ns", round)
+	mpi.Result = medians(m.rounds, func(r report.Round) report.Figures { return r.Theirs }, "ns", round)
 	n := int64(len(m.rounds)) * s.Plan.Iters
-	ours.Count, ours.OpsPerSample, ours.Errors = n, s.Plan.Batch, m.ours+m.theirs
+	ours.Count, ours.OpsPerSample, ours.Errors = n, s.Plan.Batch, s.Result.Errors+m.theirs
 	mpi.Result.Count, mpi.Result.OpsPerSample = n, s.Plan.Batch
 	s.Result, s.MPI = ours, mpi
 	s.Ratio = &report.Ratio{
@@ -262,10 +263,10 @@ func (c *MPI) report(m *match, version string) *report.Series {
 	if low, high, ok := stats.MedianInterval(all); ok {
 		mpi.Interval = []float64{report.Round3(low), report.Round3(high)}
 	}
-	s.Notes = append(s.Notes, fmt.Sprintf("Open MPI %s, mpirun %s; both sides: %d samples in each round, after %d of warm-up", version,
-		strings.Join(mpi.Args, " "), s.Plan.Iters, s.Plan.WarmupIters))
+	s.Notes = append(s.Notes, fmt.Sprintf("Open MPI %s, mpirun %s; both sides: %s in each round, after %d of warm-up", version,
+		strings.Join(mpi.Args, " "), errtext.Count(s.Plan.Iters, "sample"), s.Plan.WarmupIters))
 	if m.theirs > 0 {
-		s.Notes = append(s.Notes, fmt.Sprintf("ERRORS: Open MPI's %s at size %d left something wrong %d times", s.Op, s.Size, m.theirs))
+		s.Notes = append(s.Notes, fmt.Sprintf("ERRORS: Open MPI's %s at size %d left something wrong %s", s.Op, s.Size, errtext.Count(m.theirs, "time")))
 	}
 	return s
 }

@@ -38,7 +38,7 @@ func TestOtherOutputOfMPIIsAnError(t *testing.T) {
 		"barrier 0 -1 1 2 3":           "no number of errors",
 		"barrier 0 0 1 x 3":            "no time in ns",
 		"barrier 0 0 1 -2 3":           "no time in ns",
-		"barrier 0 0 1 2 3\nmore here": "2 lines for 1 points",
+		"barrier 0 0 1 2 3\nmore here": "2 lines for 1 point:",
 	} {
 		if _, err := parseMPI(text, []plan.Point{collPoint(plan.Barrier, 0)}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", text, err, want)
@@ -69,7 +69,7 @@ func TestAMissingMPISaysHowToInstallIt(t *testing.T) {
 
 // Errors of either side are the point's.
 func TestRatiosToMPIAreMediansWithTheirInterval(t *testing.T) {
-	m := match{series: &report.Series{Op: plan.Barrier, Plan: collPoint(plan.Barrier, 0)}, ours: 1, theirs: 2}
+	m := match{series: []*report.Series{{Op: plan.Barrier, Plan: collPoint(plan.Barrier, 0), Result: report.Result{Errors: 1}}}, theirs: 2}
 	for i := range 21 {
 		v := float64(100 + i)
 		m.rounds = append(m.rounds, report.Round{Ours: report.Figures{P50: v, Mean: v, P99: v}, Theirs: report.Figures{P50: 100, Mean: 50, P99: 200}})

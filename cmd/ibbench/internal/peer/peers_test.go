@@ -118,7 +118,7 @@ func TestOtherOutputOfOSUIsAnError(t *testing.T) {
 func TestWithoutPercentilesMeansAreCompared(t *testing.T) {
 	x := &contest{
 		tool: "osu_latency", times: 2, point: plan.Point{Kind: plan.Lat, Op: plan.AM, Iters: 100},
-		theirs: &Output{Iters: 100}, series: &report.Series{Result: report.Result{Unit: "ns"}},
+		theirs: &Output{Iters: 100}, series: []*report.Series{{Result: report.Result{Unit: "ns"}}},
 	}
 	for _, ours := range []float64{110, 120, 130, 140, 150, 160} {
 		x.rounds = append(x.rounds, report.Round{Theirs: report.Figures{Mean: 100}, Ours: report.Figures{P50: 10, Mean: ours, P99: 999}})

@@ -150,7 +150,7 @@ func TestARoundFarOffTheMedianIsDiscarded(t *testing.T) {
 func TestRatiosAreMediansOfTheRoundsThatCount(t *testing.T) {
 	x := &contest{
 		tool: "ib_write_lat", times: 1, point: plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8, Iters: 100},
-		theirs: &Output{Iters: 100}, series: &report.Series{Result: report.Result{Unit: "ns"}},
+		theirs: &Output{Iters: 100}, series: []*report.Series{{Result: report.Result{Unit: "ns"}}},
 		rounds: []report.Round{
 			{Theirs: report.Figures{P50: 10, Mean: 10, P99: 10}, Ours: report.Figures{P50: 11, Mean: 20, P99: 30}},
 			{Theirs: report.Figures{P50: 1000, Mean: 1000, P99: 1000}, Ours: report.Figures{P50: 1, Mean: 1, P99: 1}},

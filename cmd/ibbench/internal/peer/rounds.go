@@ -13,6 +13,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // Ours measures all points once, with ranks of ours, and returns a series for
@@ -42,11 +43,10 @@ type contest struct {
 	pair   Pair    // with OSU mpirun and its command line
 	times  float64 // what the tool's figures are multiplied by, to be of our definition
 	rounds []report.Round
-	series *report.Series // ours, the last one
-	theirs *Output        // the last one
-	ucx    *ucx           // nil: not compared with UCX
-	errors int64          // of ours, in all rounds
-	silent bool           // only there to tell whether the machine is quiet
+	series []*report.Series // ours, of each round
+	theirs *Output          // the last one; all have the same settings
+	ucx    *ucx             // nil: not compared with UCX
+	silent bool             // only there to tell whether the machine is quiet
 }
 
 // Run compares, and returns a series for each point. With an error these are of the rounds that
@@ -211,7 +211,7 @@ func (c *Comparison) round(ctx context.Context, all []*contest, oursFirst bool) 
 		}
 	}
 	if len(ours) != len(c.Plan.Points) {
-		return fmt.Errorf("%d of %d points of ours were measured", len(ours), len(c.Plan.Points))
+		return fmt.Errorf("%d of %s of ours were measured", len(ours), errtext.Count(len(c.Plan.Points), "point"))
 	}
 	for i, x := range all {
 		by := x.times
@@ -221,8 +221,7 @@ func (c *Comparison) round(ctx context.Context, all []*contest, oursFirst bool) 
 		r := report.Round{Theirs: times(theirs[i].Figures, by)}
 		x.theirs = theirs[i]
 		if !x.silent {
-			x.series = ours[i]
-			x.errors += ours[i].Result.Errors
+			x.series = append(x.series, ours[i])
 			r.Ours = figures(&ours[i].Result)
 		}
 		x.rounds = append(x.rounds, r)
@@ -233,8 +232,9 @@ func (c *Comparison) round(ctx context.Context, all []*contest, oursFirst bool) 
 	return nil
 }
 
+// times multiplies a tool's figures, whose digits show no more than ns, bytes or operations.
 func times(f report.Figures, by float64) report.Figures {
-	return report.Figures{P50: f.P50 * by, Mean: f.Mean * by, P99: f.P99 * by}
+	return report.Figures{P50: math.Round(f.P50 * by), Mean: math.Round(f.Mean * by), P99: math.Round(f.P99 * by)}
 }
 
 func figures(r *report.Result) report.Figures {
@@ -274,8 +274,9 @@ func count(kept []bool) (n int) {
 
 // report sums up the rounds that count.
 func (x *contest) report(kept []bool, version string) *report.Series {
-	s := x.series
+	s := report.Combine(x.series)
 	s.Kind, s.Hist, s.Intervals = report.KindPerftest, nil, nil
+	wrong := s.Result.Errors // in all rounds
 	p := &report.Perftest{Tool: x.tool, Version: version, Args: x.pair.Args, Settings: x.theirs.Settings, Discarded: len(kept) - count(kept)}
 	if p.Times = x.times; p.Times == 1 {
 		p.Times = 0
@@ -287,16 +288,16 @@ func (x *contest) report(kept []bool, version string) *report.Series {
 	ours := func(r report.Round) report.Figures { return r.Ours }
 	theirs := func(r report.Round) report.Figures { return r.Theirs }
 	unit := s.Result.Unit
-	s.Result = medians(p.Rounds, ours, unit)
-	p.Result = medians(p.Rounds, theirs, unit)
+	s.Result = medians(p.Rounds, ours, unit, math.Round)
+	p.Result = medians(p.Rounds, theirs, unit, math.Round)
 	n := int64(count(kept))
-	s.Result.Errors = x.errors
+	s.Result.Errors = wrong
 	s.Result.Count, p.Result.Count = n*x.point.Iters, n*x.theirs.Iters
 	s.Perftest = p
 	s.Ratio = &report.Ratio{Mean: ratios(p.Rounds, func(f report.Figures) float64 { return f.Mean })}
 	ownBest := s.Result
 	if _, ok := p.Result.P["50"]; !ok { // then means are compared
-		ownBest = medians(p.Rounds, func(r report.Round) report.Figures { return report.Figures{Mean: r.Ours.Mean} }, unit)
+		ownBest = medians(p.Rounds, func(r report.Round) report.Figures { return report.Figures{Mean: r.Ours.Mean} }, unit, math.Round)
 	}
 	s.Ratio.Interval, s.Ratio.Best = x.interval(kept), report.Round3(best(&ownBest)/best(&p.Result))
 	if unit == "ns" {
@@ -305,7 +306,7 @@ func (x *contest) report(kept []bool, version string) *report.Series {
 	}
 	s.Notes = append(s.Notes, x.terms())
 	if p.Discarded > 0 {
-		s.Notes = append(s.Notes, fmt.Sprintf("%d of %d rounds were thrown away: what the peer measures first was off its median by half, another program had the processors", p.Discarded, len(kept)))
+		s.Notes = append(s.Notes, fmt.Sprintf("rounds thrown away: %d of %d, since what the peer measures first was off its median by half, another program had the processors", p.Discarded, len(kept)))
 	}
 	return s
 }
@@ -340,8 +341,8 @@ func (x *contest) terms() string {
 		theirs, x.point.Iters, x.point.Depth, place)
 }
 
-// medians of the rounds that count.
-func medians(rounds []report.Round, side func(report.Round) report.Figures, unit string) report.Result {
+// medians of the rounds that count, rounded.
+func medians(rounds []report.Round, side func(report.Round) report.Figures, unit string, round func(float64) float64) report.Result {
 	of := func(pick func(report.Figures) float64) []float64 {
 		var v []float64
 		for _, r := range rounds {
@@ -352,16 +353,16 @@ func medians(rounds []report.Round, side func(report.Round) report.Figures, unit
 		return v
 	}
 	mean := of(func(f report.Figures) float64 { return f.Mean })
-	r := report.Result{Unit: unit, Min: slices.Min(mean), Max: slices.Max(mean), Mean: math.Round(stats.Median(mean)), P: map[string]float64{}}
+	r := report.Result{Unit: unit, Min: slices.Min(mean), Max: slices.Max(mean), Mean: round(stats.Median(mean)), P: map[string]float64{}}
 	r.P["50"] = r.Mean // of a bandwidth each round has one figure
 	if unit == "ns" {
 		delete(r.P, "50")
 		if p50 := of(func(f report.Figures) float64 { return f.P50 }); len(p50) > 0 { // some report no more than the mean
 			r.Min, r.Max = slices.Min(p50), slices.Max(p50)
-			r.P["50"] = math.Round(stats.Median(p50))
+			r.P["50"] = round(stats.Median(p50))
 		}
 		if p99 := of(func(f report.Figures) float64 { return f.P99 }); len(p99) > 0 {
-			r.P["99"] = math.Round(stats.Median(p99))
+			r.P["99"] = round(stats.Median(p99))
 		}
 	}
 	return r

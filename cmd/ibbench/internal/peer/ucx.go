@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"strconv"
@@ -157,9 +158,9 @@ func (u *ucx) report(ours []report.Round, kept []bool, version string) *report.U
 	if u.times == 1 {
 		out.Times = 0
 	}
-	out.Result = medians(rounds, func(r report.Round) report.Figures { return r.Theirs }, "ns")
+	out.Result = medians(rounds, func(r report.Round) report.Figures { return r.Theirs }, "ns", math.Round)
 	delete(out.Result.P, "99") // which it does not report
-	out.Result.Mean = report.Round3(stats.Median(mean))
+	out.Result.Mean = math.Round(stats.Median(mean))
 	out.Ratio = ratios(rounds, func(f report.Figures) float64 { return f.P50 })
 	return out
 }

@@ -142,7 +142,7 @@ Final:                 20000      0.180     0.195     0.212       39.15      39.
 // A median below the digits of a tool is none.
 func TestAFigureOfZeroIsNoBestRound(t *testing.T) {
 	theirs := []report.Figures{{P50: 1, Mean: 2}, {Mean: 3}, {P50: 2, Mean: 1}}
-	x := &contest{times: 1, series: &report.Series{Result: report.Result{Unit: "ns"}}, theirs: new(Output)}
+	x := &contest{times: 1, series: []*report.Series{{Result: report.Result{Unit: "ns"}}}, theirs: new(Output)}
 	for _, f := range theirs {
 		x.rounds = append(x.rounds, report.Round{Ours: report.Figures{P50: 4, Mean: 5, P99: 6}, Theirs: f})
 	}

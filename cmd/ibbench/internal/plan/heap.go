@@ -1,6 +1,10 @@
 package plan
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/ibconduit/conduit/internal/errtext"
+)
 
 // Heap measures the shared heaps of a job.
 const Heap = "heap"
@@ -29,13 +33,13 @@ func (p Point) validateHeap() error {
 	}
 	switch {
 	case p.HeapBytes < 1<<16 || p.HeapBytes > MaxHeap:
-		return fmt.Errorf("a heap of %d bytes: want 64K to 1G", p.HeapBytes)
+		return fmt.Errorf("a heap of %s: want 64K to 1G", errtext.Count(p.HeapBytes, "byte"))
 	case p.Size < 1 || p.Size > p.HeapBytes/4:
 		return fmt.Errorf("size %d: want 1 byte to a quarter of the heap, %d", p.Size, p.HeapBytes/4)
 	case p.Live < 1 || p.Live > MaxLive:
-		return fmt.Errorf("%d live blocks: want 1 to %d", p.Live, MaxLive)
+		return fmt.Errorf("%s: want 1 to %d", errtext.Count(p.Live, "live block"), MaxLive)
 	case p.Op == HeapLocal && int64(p.Live) > p.HeapBytes/2/max(p.Size, 16):
-		return fmt.Errorf("%d live blocks of %d bytes: more than half of the heap of %d; use --live or --heap", p.Live, p.Size, p.HeapBytes)
+		return fmt.Errorf("%s of %d bytes: more than half of the heap of %d; use --live or --heap", errtext.Count(p.Live, "live block"), p.Size, p.HeapBytes)
 	}
 	return nil
 }

@@ -1,6 +1,10 @@
 package plan
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/ibconduit/conduit/internal/errtext"
+)
 
 // Join measures how long jobs take to start. A point is a number of ranks, its Size; each sample
 // is a job of its own, of fresh processes.
@@ -22,9 +26,9 @@ func (p Point) validateJoin() error {
 	case p.Op != Job:
 		return fmt.Errorf("operation %q is not measured by %s", p.Op, p.Kind)
 	case p.Size < 2 || p.Size > MaxRanks:
-		return fmt.Errorf("%d ranks: want 2 to %d", p.Size, MaxRanks)
+		return fmt.Errorf("%s: want 2 to %d", errtext.Count(p.Size, "rank"), MaxRanks)
 	case p.Segment < 1 || p.Segment > MaxSegment:
-		return fmt.Errorf("a segment of %d bytes: want 1 to 1T", p.Segment)
+		return fmt.Errorf("a segment of %s: want 1 to 1T", errtext.Count(p.Segment, "byte"))
 	}
 	return nil
 }

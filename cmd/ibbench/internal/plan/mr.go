@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // MR measures registrations of the program's own memory. Its points are of one process and need no
@@ -36,7 +38,7 @@ func (p Point) ValidateMR() error {
 	case p.Op == Hit && p.Regions == 0:
 		return errors.New("0 regions: a hit needs 1")
 	case p.Op != Reg && p.Size*int64(max(p.Regions, 1)) > maxRegistered:
-		return fmt.Errorf("%d regions of %d bytes: more than 64G in all", p.Regions, p.Size)
+		return fmt.Errorf("%s of %d bytes: more than 64G in all", errtext.Count(p.Regions, "region"), p.Size)
 	case p.Cycles < 0 || p.Cycles > MaxCycles:
 		return fmt.Errorf("%d cycles: want 0 to %d", p.Cycles, MaxCycles)
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // Kinds of measurement.
@@ -256,7 +258,7 @@ func (p *Plan) Validate() error {
 		return fmt.Errorf("fabric %q: want ibv, shm or auto", p.Fabric)
 	}
 	if p.Ranks < 2 || p.Ranks > MaxRanks {
-		return fmt.Errorf("%d ranks: want 2 to %d; a measurement needs a peer", p.Ranks, MaxRanks)
+		return fmt.Errorf("%s: want 2 to %d; a measurement needs a peer", errtext.Count(p.Ranks, "rank"), MaxRanks)
 	}
 	if len(p.Points) == 0 {
 		return errors.New("nothing to measure")

@@ -1,6 +1,9 @@
 package report
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // Heap is what a measurement of the shared heaps says beside its Result: how the heap that the
 // blocks came from is divided when the point ends, before they are freed.
@@ -12,6 +15,22 @@ type Heap struct {
 	Fragmentation float64 `json:"fragmentation"` // percent of Free that the largest block does not have
 	Meta          float64 `json:"meta"`          // percent of the heap's bytes that the bookkeeping has beside it
 	Requests      int64   `json:"requests"`      // calls of the heap's own to other ranks during the point
+}
+
+// mergeHeaps has the medians of rounds, which of gives, and the sum of their requests.
+func mergeHeaps(of func(func(*Series) float64) float64, rounds []*Series) *Heap {
+	whole := func(pick func(*Heap) int64) int64 {
+		return int64(math.Round(of(func(s *Series) float64 { return float64(pick(s.Heap)) })))
+	}
+	h := &Heap{
+		Blocks: whole(func(h *Heap) int64 { return h.Blocks }), InUse: whole(func(h *Heap) int64 { return h.InUse }),
+		Free: whole(func(h *Heap) int64 { return h.Free }), LargestFree: whole(func(h *Heap) int64 { return h.LargestFree }),
+		Fragmentation: Round3(of(func(s *Series) float64 { return s.Heap.Fragmentation })), Meta: Round3(of(func(s *Series) float64 { return s.Heap.Meta })),
+	}
+	for _, r := range rounds {
+		h.Requests += r.Heap.Requests
+	}
+	return h
 }
 
 // metric is one of those that are no times of an operation.

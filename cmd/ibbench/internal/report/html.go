@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/chart"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // Page is a report on results for people: tables and pictures, one section for each kind of
@@ -102,12 +103,12 @@ func (s *Series) point() string {
 // machine is the setting that a series' environment tells of.
 func (p *Page) machine(s *Series) *Machine {
 	e := s.Env
-	ranks := fmt.Sprintf("%d on %s, by %s", e.Ranks, count(e.Hosts, "host"), e.Launcher)
+	ranks := fmt.Sprintf("%d on %s, by %s", e.Ranks, errtext.Count(e.Hosts, "host"), e.Launcher)
 	if s.Join != nil { // each size has its own number
-		ranks = fmt.Sprintf("on %s, by %s", count(e.Hosts, "host"), e.Launcher)
+		ranks = fmt.Sprintf("on %s, by %s", errtext.Count(e.Hosts, "host"), e.Launcher)
 	}
 	facts := [][2]string{
-		{"processor", fmt.Sprintf("%s, %s usable, %s", e.CPU, count(e.CPUs, "processor"), e.Arch)}, {"kernel", e.Kernel},
+		{"processor", fmt.Sprintf("%s, %s usable, %s", e.CPU, errtext.Count(e.CPUs, "processor"), e.Arch)}, {"kernel", e.Kernel},
 		{"Go", fmt.Sprintf("%s, GOMAXPROCS %d", e.Go, e.GoMaxProcs)}, {"commit", e.Commit + map[bool]string{true: " with changes"}[e.Modified]},
 		{"ranks", ranks}, {"network", e.Fabric},
 	}
@@ -130,13 +131,6 @@ func (p *Page) machine(s *Series) *Machine {
 		m.Runs = append(m.Runs, run)
 	}
 	return m
-}
-
-func count(n int, of string) string {
-	if n == 1 {
-		return "1 " + of
-	}
-	return fmt.Sprintf("%d %ss", n, of)
 }
 
 // column is one of a section's table. It is left out where it says nothing, or the usual of all.

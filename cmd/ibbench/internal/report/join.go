@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -27,7 +28,7 @@ func Starts(all []*Series, pct []float64) *Series {
 		for _, r := range all {
 			v = append(v, pick(r.Join))
 		}
-		return Round3(stats.Median(v))
+		return math.Round(stats.Median(v))
 	}
 	join := &Join{
 		Launch: of(func(j *Join) float64 { return j.Launch }), Bootstrap: of(func(j *Join) float64 { return j.Bootstrap }),

@@ -8,29 +8,49 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 )
 
-// Merge makes one series of the rounds of a point: figures are the medians of the rounds, the
-// smallest Min and the largest Max; counts are sums, and histograms add up. What only one round has
-// (the time series) is left out. The rounds may not be used any more.
+// Merge makes one series of the rounds of a point, which says that it is, and has their figures.
+// The rounds may not be used any more.
 func Merge(rounds []*Series) *Series {
+	var figures []Figures
+	for _, r := range rounds {
+		figures = append(figures, r.Result.figures())
+	}
+	s := Combine(rounds)
+	if len(rounds) > 1 {
+		s.Rounds, s.Notes = figures, append(s.Notes, fmt.Sprintf("figures are medians of %d rounds", len(rounds)))
+	}
+	return s
+}
+
+// Combine makes one series of several measurements of a point: figures are their medians, the
+// smallest Min and the largest Max; counts are sums, and histograms add up. What only one of them
+// has (the time series) is left out. All have as many operations to a sample. They may not be used
+// any more.
+func Combine(rounds []*Series) *Series {
 	s := rounds[0]
 	if len(rounds) == 1 {
 		return s
 	}
-	of := func(pick func(*Result) float64) float64 {
+	of := func(pick func(*Series) float64) float64 {
 		var all []float64
 		for _, r := range rounds {
-			all = append(all, pick(&r.Result))
+			all = append(all, pick(r))
 		}
-		return Round3(stats.Median(all))
-	}
-	for _, r := range rounds {
-		s.Rounds = append(s.Rounds, r.Result.figures())
+		return stats.Median(all)
 	}
 	m := s.Result
-	m.Mean, m.PerSecond = of(func(r *Result) float64 { return r.Mean }), of(func(r *Result) float64 { return r.PerSecond })
+	round := Rounding(m.OpsPerSample)
+	m.Mean, m.PerSecond = round(of(func(s *Series) float64 { return s.Result.Mean })), RoundRate(of(func(s *Series) float64 { return s.Result.PerSecond }))
 	m.P = maps.Clone(m.P)
 	for p := range m.P {
-		m.P[p] = of(func(r *Result) float64 { return r.P[p] })
+		m.P[p] = round(of(func(s *Series) float64 { return s.Result.P[p] }))
+	}
+	if s.AM != nil && s.AM.AllocsPerOp != nil {
+		allocs := Round3(of(func(s *Series) float64 { return *s.AM.AllocsPerOp }))
+		s.AM.AllocsPerOp = &allocs
+	}
+	if s.Heap != nil {
+		s.Heap = mergeHeaps(of, rounds)
 	}
 	var hists []*stats.Hist
 	for i, r := range rounds {
@@ -48,7 +68,7 @@ func Merge(rounds []*Series) *Series {
 		hists = append(hists, r.Hist)
 	}
 	slices.Sort(s.Notes)
-	s.Notes = append(slices.Compact(s.Notes), fmt.Sprintf("figures are medians of %d rounds", len(rounds)))
+	s.Notes = slices.Compact(s.Notes)
 	s.Result, s.Hist, s.Intervals = m, stats.MergeHists(hists), nil
 	return s
 }

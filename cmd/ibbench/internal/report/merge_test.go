@@ -29,3 +29,30 @@ func TestRoundsOfAPointBecomeOneSeries(t *testing.T) {
 		t.Errorf("notes %q", s.Notes)
 	}
 }
+
+func TestMediansOfEvenRoundsAreRounded(t *testing.T) {
+	rounds := func(ops int) (all []*Series) {
+		for _, p50 := range []float64{3, 4} {
+			all = append(all, &Series{Result: Result{Unit: "ns", OpsPerSample: ops, Mean: p50, PerSecond: 2000 + p50, P: map[string]float64{"50": p50}}})
+		}
+		return all
+	}
+	for ops, want := range map[int]float64{1: 4, 16: 3.5} {
+		if r := Merge(rounds(ops)).Result; r.P["50"] != want || r.Mean != want || r.PerSecond != 2004 || r.OpsPerSample != ops {
+			t.Errorf("%d operations a sample: %+v", ops, r)
+		}
+	}
+}
+
+func TestARoundsOwnFiguresAreOfAllRounds(t *testing.T) {
+	var rounds []*Series
+	for i, allocs := range []float64{0, 2, 1} {
+		n := int64(i + 1)
+		rounds = append(rounds, &Series{AM: &AM{AllocsPerOp: &allocs},
+			Heap: &Heap{Blocks: 10 * n, InUse: n, Free: 8 - n, LargestFree: n, Fragmentation: float64(n), Meta: 0.5, Requests: n}})
+	}
+	s := Merge(rounds)
+	if want := (Heap{Blocks: 20, InUse: 2, Free: 6, LargestFree: 2, Fragmentation: 2, Meta: 0.5, Requests: 6}); *s.Heap != want || *s.AM.AllocsPerOp != 1 {
+		t.Errorf("%+v, %v allocations", s.Heap, *s.AM.AllocsPerOp)
+	}
+}

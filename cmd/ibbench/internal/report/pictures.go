@@ -9,6 +9,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/chart"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // draw makes the pictures that a section's series are fit for.
@@ -79,7 +80,7 @@ func (x *Section) besides(s *Series) string {
 	switch {
 	case x.sizes() == len(x.series):
 	case s.Plan.Regions > 0:
-		return fmt.Sprintf(", %d regions", s.Plan.Regions)
+		return fmt.Sprintf(", %s", errtext.Count(s.Plan.Regions, "region"))
 	case s.Plan.Live > 0:
 		return fmt.Sprintf(", %d live", s.Plan.Live)
 	}

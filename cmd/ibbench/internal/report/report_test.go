@@ -372,6 +372,15 @@ type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, os.ErrClosed }
 
+func TestAnAssertedFigureDiffersFromItsBound(t *testing.T) {
+	s := &Series{Result: Result{Unit: "ns"}}
+	for v, want := range map[float64]string{12345: "12.35 us", 12341: "12.34 us, 12341 beside 12340", 12340: "12.34 us"} {
+		if got := s.asserted(Assert{Text: "p50<12.34us", Value: v, Bound: 12340}); got != want {
+			t.Errorf("%v ns: %q, want %q", v, got, want)
+		}
+	}
+}
+
 func TestAFailedAssertionIsSeen(t *testing.T) {
 	s := sweep()[1] // p50 of 4096 bytes: 50 us and more
 	if !s.Failed() || s.Asserts[0].OK {

@@ -116,6 +116,7 @@ type Interval struct {
 type Assert struct {
 	Text  string  `json:"assert"`
 	Value float64 `json:"value"`
+	Bound float64 `json:"bound"` // of the text, in the unit of Value
 	OK    bool    `json:"ok"`
 }
 
@@ -174,12 +175,26 @@ type Spread struct {
 // Round3 keeps three decimals, which is what a figure may have.
 func Round3(v float64) float64 { return math.Round(v*1000) / 1000 }
 
+// Rounding is how figures are rounded whose samples have so many operations: to integers, but for
+// those of operations that are too short to be timed singly.
+func Rounding(opsPerSample int) func(float64) float64 {
+	if opsPerSample > 1 {
+		return Round3
+	}
+	return math.Round
+}
+
+// RoundRate rounds operations a second: fewer than 1000 have decimals.
+func RoundRate(perSecond float64) float64 {
+	if perSecond > 1000 {
+		return math.Round(perSecond)
+	}
+	return Round3(perSecond)
+}
+
 // Latency fills a result from samples.
 func Latency(s *stats.Samples, pct []float64, opsPerSample int) Result {
-	round := math.Round
-	if opsPerSample > 1 {
-		round = Round3
-	}
+	round := Rounding(opsPerSample)
 	r := Result{
 		Unit: "ns", Count: s.Count(), OpsPerSample: opsPerSample,
 		Min: round(s.Min()), Max: round(s.Max()), Mean: round(s.Mean()), P: make(map[string]float64, len(pct)),
@@ -200,7 +215,7 @@ func (s *Series) Check(as []plan.Assertion) {
 			continue // it is what the others are compared with
 		}
 		v := s.metric(a)
-		s.Asserts = append(s.Asserts, Assert{Text: a.Text, Value: v, OK: a.Holds(v)})
+		s.Asserts = append(s.Asserts, Assert{Text: a.Text, Value: v, Bound: a.Bound, OK: a.Holds(v)})
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // text is for people: a header when something other than the size changes, a
@@ -58,9 +59,9 @@ func (t *text) Close() error {
 				at += " with the cache " + s.Cache.Side
 			}
 			if s.Plan.Regions > 0 {
-				at += fmt.Sprintf(" with %d regions", s.Plan.Regions)
+				at += fmt.Sprintf(" with %s", errtext.Count(s.Plan.Regions, "region"))
 			}
-			t.printf("assert %s: %s (%s %s at %s: %s)\n", a.Text, verdict(a.OK), s.Kind, opName(s), at, s.value(a.Value, a.Text))
+			t.printf("assert %s: %s (%s %s at %s: %s)\n", a.Text, verdict(a.OK), s.Kind, opName(s), at, s.asserted(a))
 		}
 	}
 	for _, n := range notes(t.all) {
@@ -74,6 +75,15 @@ func verdict(ok bool) string {
 		return "ok"
 	}
 	return "FAILED"
+}
+
+// asserted prints an asserted figure so that it differs from a bound that it is not.
+func (s *Series) asserted(a Assert) string {
+	text := s.value(a.Value, a.Text)
+	if a.Value != a.Bound && text == s.value(a.Bound, a.Text) {
+		return fmt.Sprintf("%s, %s beside %s", text, plain(a.Value), plain(a.Bound))
+	}
+	return text
 }
 
 // value prints an asserted figure in its unit.

@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/ibconduit/conduit/internal/atomicfile"
 )
 
 // Writer takes series as they are measured. Close writes what comes last; it
@@ -56,45 +59,50 @@ func FormatOf(path string) (string, error) {
 	return "", fmt.Errorf("-o %s: the suffix says the format; these exist: %s", path, strings.Join(known, " "))
 }
 
-// File is a writer into a file of its own. What the file has is kept until the first series comes.
+// File is a writer into a file of its own, which has all of the results when it is closed. What a
+// file has is kept until then, and where there is no result or not all can be written.
 type File struct {
 	Writer
-	f     *os.File
-	keeps bool
+	f     *atomicfile.File
+	keeps bool // what it had, since there is nothing else
+	lost  bool // a series could not be written, and Add has said so
 }
 
-// Create opens a file in the format of its suffix.
+// Create finds out whether a file can be written, in the format of its suffix.
 func Create(path string, pct []float64) (*File, error) {
 	format, err := FormatOf(path)
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o666)
+	f, err := atomicfile.Create(path, 0o666)
 	if err != nil {
 		return nil, err
 	}
 	w, err := New(format, f, pct)
-	had, failed := f.Stat()
-	return &File{w, f, failed == nil && had.Mode().IsRegular() && had.Size() > 0}, errors.Join(err, failed)
+	had, none := os.Stat(path)
+	return &File{Writer: w, f: f, keeps: none == nil && had.Mode().IsRegular() && had.Size() > 0}, err
 }
 
-// Add writes over what was there.
+// Add writes a series. Where that fails the file will be as it was, and no further one is tried.
 func (f *File) Add(s *Series) error {
-	if f.keeps {
-		f.keeps = false
-		if err := f.f.Truncate(0); err != nil {
-			return err
-		}
+	if f.lost {
+		return nil
 	}
-	return f.Writer.Add(s)
+	f.keeps = false
+	err := f.Writer.Add(s)
+	if f.lost = err != nil; f.lost {
+		f.f.Discard()
+	}
+	return err
 }
 
 // Close writes the rest and closes the file.
 func (f *File) Close() error {
-	if f.keeps {
-		return f.f.Close()
+	if f.keeps || f.lost {
+		return nil
 	}
-	return errors.Join(f.Writer.Close(), f.f.Close())
+	err := f.Writer.Close()
+	return cmp.Or(f.f.Close(), err)
 }
 
 // Tee gives every series to several writers.

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/ibconduit/conduit/internal/atomicfile"
 )
 
 // kernelPackage is the kernel as downloaded.
@@ -59,7 +61,7 @@ func currentKernel(ctx context.Context, o Options) (*kernelPackage, error) {
 		return nil, err
 	}
 	dropOldDebs(dir, k.Debs)
-	return k, os.WriteFile(record, b, 0o644)
+	return k, atomicfile.WriteFile(record, b, 0o644)
 }
 
 func recordedKernel(record, dir string) (*kernelPackage, error) {
