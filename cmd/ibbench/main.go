@@ -17,6 +17,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/transient"
+	"github.com/ibconduit/conduit/cmd/internal/given"
 )
 
 // Exit codes.
@@ -170,7 +171,7 @@ func parse(args []string, io streams) (cmd command, code int, done bool) {
 func syntax(c *cli, io streams, exit func(int)) *kong.Kong {
 	parser, err := kong.New(c, kong.Name("ibbench"), kong.Description(description), kong.Writers(io.out, io.err),
 		kong.Exit(exit), kong.DefaultEnvars("IBBENCH"),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Vars{"version": version()})
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Vars{"version": version()}, given.Values())
 	if err != nil {
 		panic(err) // the struct tags are wrong
 	}
