@@ -61,7 +61,9 @@ func TestEmptyVariablesAreNotSet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	unset.Getenv, empty.Getenv, unset.parts, empty.parts = nil, nil, nil, nil
+	for _, c := range []*Config{&unset, &empty} {
+		c.Getenv, c.parts, c.Logger = nil, nil, nil
+	}
 	if got, want := fmt.Sprintf("%+v", empty), fmt.Sprintf("%+v", unset); got != want {
 		t.Errorf("empty variables give\n%s, and none\n%s", got, want)
 	}

@@ -75,7 +75,7 @@ func TestWrongUsageOfJobsIsSaid(t *testing.T) {
 		{[]string{"-x", "IBCONDUIT_TEST_UNSET", "true"}, "it has no value here"},
 		{[]string{"-H", "a:0", "true"}, `-H a:0: behind the colon "0": want a number of ranks from 1 up`},
 		{[]string{"-H", "a b", "true"}, `"a b" is no name of a host`},
-		{[]string{"--host=-oProxyCommand=x", "true"}, "this is no name of a host"},
+		{[]string{"--host=-oProxyCommand=x", "true"}, "is no name of a host"},
 		{[]string{"-H", "a", "--hostfile", "b", "true"}, "one of them"},
 		{[]string{"--hostfile", "/no/such", "true"}, "--hostfile: open /no/such"},
 		{[]string{"--bind-to", "socket", "true"}, "--bind-to must be one of"},
