@@ -178,7 +178,7 @@ const variablePrefix = "IBBENCH"
 // flagVariables are the variables of all flags, without their prefix.
 func flagVariables(n *kong.Node) (names []string) {
 	for _, f := range n.Flags {
-		for _, v := range f.Envs {
+		for _, v := range f.Tag.Envs {
 			names = append(names, strings.TrimPrefix(v, variablePrefix+"_"))
 		}
 	}
