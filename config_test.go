@@ -143,7 +143,7 @@ func TestBytesOfSizes(t *testing.T) {
 			t.Errorf("%q: %d, %v, want %d", s, n, err, want)
 		}
 	}
-	for _, s := range []string{"", "K", "-1", "1.5G", "9223372036854775808", "9000000000G", "1KK", "x"} {
+	for _, s := range []string{"", "K", "-1", "1.5G", "9223372036854775808", "9000000000G", "1KK", "x", "5i", "5iB", "5BB", "1KBb", "+5", "5 K"} {
 		if n, err := ParseBytes(s); err == nil {
 			t.Errorf("%q is taken as %d", s, n)
 		}

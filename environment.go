@@ -104,20 +104,17 @@ func (e *environment) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 }
 
+var byteShifts = map[string]int{"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+
 // ParseBytes reads a size: a decimal number of bytes, or one with a suffix K,
 // M, G or T (powers of 1024; "KiB" and "k" are understood too).
 func ParseBytes(s string) (int64, error) {
 	t := strings.TrimSpace(s)
-	t = strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(t, "B"), "b"), "i")
-	shift := 0
-	if t != "" {
-		if i := strings.IndexByte("KMGT", t[len(t)-1]&^0x20); i >= 0 {
-			shift = 10 * (i + 1)
-			t = t[:len(t)-1]
-		}
-	}
-	n, err := strconv.ParseInt(t, 10, 64)
-	if err != nil || n < 0 || n > (1<<63-1)>>shift {
+	unit := strings.TrimLeft(t, "0123456789")
+	scale := strings.TrimSuffix(strings.ToLower(unit), "b")
+	shift, known := byteShifts[strings.TrimSuffix(scale, "i")]
+	n, err := strconv.ParseInt(strings.TrimSuffix(t, unit), 10, 64)
+	if err != nil || !known || scale == "i" || n > (1<<63-1)>>shift {
 		return 0, fmt.Errorf("conduit: %q is not a number of bytes (examples: 8, 64K, 1M, 2G)", s)
 	}
 	return n << shift, nil

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/internal/nearest"
 )
 
 // meet finds the other ranks. Where they are not found a variable that is misspelt may be why.
@@ -32,47 +32,9 @@ var ownVariables = strings.Fields(`
 	PROGRAMS SSH INSECURE METRICS METRICS_DIR METRICS_PPROF LIBIBVERBS VERBS_DISABLE MEM_EVENTS MEM_MONITORS
 	MEMEVENTS_LIB MEM_LOG_LEVEL REGCACHE`)
 
-// tellMisspelt names the variables of an environment that are almost ones that are known: they
-// change nothing, and nobody else would say so. Others may be the site's own.
+// tellMisspelt names the variables of an environment that are almost ones that are known.
 func tellMisspelt(w io.Writer, environ []string) {
-	for _, kv := range environ {
-		name, _, _ := strings.Cut(kv, "=")
-		rest, ours := strings.CutPrefix(name, ownPrefix)
-		if !ours || slices.Contains(ownVariables, rest) {
-			continue
-		}
-		if k := slices.MinFunc(ownVariables, func(a, b string) int { return edits(a, rest) - edits(b, rest) }); edits(k, rest) <= len(k)/4 {
-			fmt.Fprintf(w, "conduit: %s is set and means nothing: is it %s%s?\n", name, ownPrefix, k)
-		}
+	for _, text := range nearest.Misspelt(environ, ownPrefix, ownVariables) {
+		fmt.Fprintf(w, "conduit: %s\n", text)
 	}
-}
-
-// edits is how many letters are to be put in, left out, replaced or exchanged with their neighbour.
-// Case and underscores do not count: one edit for all.
-func edits(a, b string) int {
-	if plain := strings.NewReplacer("_", ""); strings.EqualFold(plain.Replace(a), plain.Replace(b)) {
-		return 1
-	}
-	var older []int
-	last := make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		next := make([]int, len(b)+1)
-		next[0] = i
-		for j := 1; j <= len(b); j++ {
-			next[j] = min(last[j], next[j-1]) + 1
-			if a[i-1] == b[j-1] {
-				next[j] = min(next[j], last[j-1])
-			} else {
-				next[j] = min(next[j], last[j-1]+1)
-			}
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				next[j] = min(next[j], older[j-2]+1)
-			}
-		}
-		older, last = last, next
-	}
-	return last[len(b)]
 }

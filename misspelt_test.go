@@ -1,6 +1,7 @@
 package conduit
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -48,5 +49,22 @@ func TestKnownVariablesAreThoseOfTheDocument(t *testing.T) {
 	}
 	if told.Len() > 0 || len(names(tools)) == 0 {
 		t.Errorf("of tools and tests: %s", told.String())
+	}
+}
+
+func TestEmptyVariablesAreNotSet(t *testing.T) {
+	unset, err := Config{Getenv: noEnv}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	empty, err := Config{Getenv: func(string) (string, bool) { return "", true }}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*Config{&unset, &empty} {
+		c.Getenv, c.parts, c.Logger = nil, nil, nil
+	}
+	if got, want := fmt.Sprintf("%+v", empty), fmt.Sprintf("%+v", unset); got != want {
+		t.Errorf("empty variables give\n%s, and none\n%s", got, want)
 	}
 }

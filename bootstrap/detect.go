@@ -141,6 +141,9 @@ func detect(lookup environment, program string) (detected, error) {
 	if want == "tcp" {
 		ask = append(ask[:len(ask):len(ask)], source{"tcp", fromPMIRank})
 	}
+	if v := lookup.get("IBCONDUIT_INSECURE"); v != "" && v != "0" && v != "1" {
+		return detected{}, fmt.Errorf("IBCONDUIT_INSECURE=%q: want 0 or 1", v)
+	}
 	var unusable error
 	for _, s := range ask {
 		if want != "" && !s.serves(want) {

@@ -110,6 +110,7 @@ func TestDetection(t *testing.T) {
 		{what: "override: slurm under Hydra", env: with(pmi, slurmStep, addr, []string{"IBCONDUIT_BOOTSTRAP", "slurm"}), want: "tcp (SLURM_PROCID) 1/4@n0:7777 4.0"},
 		{what: "override: pmi1 in a torch job", env: with(pmi, torch, []string{"IBCONDUIT_BOOTSTRAP", "pmi1"}), want: "pmi1 (PMI_FD)"},
 		{what: "override: pmix", env: with(pmixed, addr, []string{"IBCONDUIT_BOOTSTRAP", "pmix"}), err: "no usable libpmix"},
+		{what: "INSECURE that is no switch", env: []string{"IBCONDUIT_INSECURE", "yes"}, err: `IBCONDUIT_INSECURE="yes": want 0 or 1`},
 		{what: "override: unknown", env: []string{"IBCONDUIT_BOOTSTRAP", "mpi"}, err: "want self, launch, tcp, pmi1, pmix or slurm"},
 	} {
 		t.Run(c.what, func(t *testing.T) {

@@ -34,7 +34,7 @@ func (c *bwCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if c.Peer != "" {
+	if c.Peer != nil {
 		x := perftestCmd{Kind: plan.BW, Ops: c.Op, Sizes: c.Sizes, depth: points[0].Depth}
 		return c.beside(ctx, io, &c.peered, &c.timing, &c.repeated, x, c.stream.besides(points, map[string]bool{
 			"HOST": c.Host != "", "--live": c.Live, "--bidi": c.Bidi, "--local": c.where() != "",

@@ -23,7 +23,7 @@ type collCmd struct {
 	Ops     string        `arg:"" optional:"" help:"Some of barrier, allreduce (the sum of float64, in place), alltoall, bcast (from rank 0). Default: all."`
 	Sizes   string        `aliases:"size" placeholder:"LIST" help:"Bytes of a rank's buffer, of alltoall those for each rank, as 8 or 8,64K or 8..1M (doubling). Default: 8,1K,64K,1M."`
 	Loop    int           `placeholder:"N" help:"Operations of a sample, in a loop without barriers. Default: 1000, fewer from 16K on, at least 10."`
-	Peer    string        `enum:",mpi" default:"" placeholder:"P" help:"mpi: the same with Open MPI on this machine, in rounds with ours, interleaved; prints the ratios. Over shm."`
+	Peer    *string       `enum:"mpi" placeholder:"P" help:"mpi: the same with Open MPI on this machine, in rounds with ours, interleaved; prints the ratios. Over shm."`
 	Rounds  int           `default:"21" placeholder:"N" help:"Rounds of --peer. Default: 21."`
 	Timeout time.Duration `default:"3m" placeholder:"D" help:"End a round of the peer after this time. Default: 3m."`
 	Args    string        `name:"mpi-args" placeholder:"ARGS" help:"Further arguments of mpirun, as '--mca btl self,vader'."`
@@ -40,7 +40,7 @@ func (c *collCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if c.Peer == "" {
+	if c.Peer == nil {
 		c.moving = c.Live
 		return c.measure(ctx, io, plan.Coll, points)
 	}
@@ -63,7 +63,7 @@ func (c *collCmd) points() ([]plan.Point, error) {
 	if err := c.timing.complete(&proto); err != nil {
 		return nil, err
 	}
-	if c.Peer != "" {
+	if c.Peer != nil {
 		proto.Intervals, proto.Duration, proto.Warmup, proto.WarmupIters = 1, 0, 0, peerWarmup
 		if proto.Iters == 0 {
 			proto.Iters = peerSamples

@@ -65,8 +65,8 @@ func (r repeated) times(byDefault int) int { return *cmp.Or(r.Rounds, &byDefault
 
 // peered are the flags of measurements that other programs do, too.
 type peered struct {
-	Peer string `enum:",perftest,ucx,mpi" default:"" placeholder:"P" help:"Measure the same with another program on this machine, in rounds with ours, interleaved, and print the ratios: perftest; ucx, UCX's ucx_perftest; mpi, the OSU micro-benchmarks over Open MPI."`
-	Args string `name:"peer-args" placeholder:"ARGS" help:"Further arguments of perftest's tools, or of mpirun."`
+	Peer *string `enum:"perftest,ucx,mpi" placeholder:"P" help:"Measure the same with another program on this machine, in rounds with ours, interleaved, and print the ratios: perftest; ucx, UCX's ucx_perftest; mpi, the OSU micro-benchmarks over Open MPI."`
+	Args string  `name:"peer-args" placeholder:"ARGS" help:"Further arguments of perftest's tools, or of mpirun."`
 }
 
 // lively is the flag of measurements that can be watched; of heap it would be another one.

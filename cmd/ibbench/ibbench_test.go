@@ -386,6 +386,24 @@ func TestFlagsCanBeSetByVariables(t *testing.T) {
 	}
 }
 
+func TestVariablesOfFlagsAreChecked(t *testing.T) {
+	cmd := program(t, "run", "--example")
+	cmd.Env = append(cmd.Env, "IBBENCH_ITER=20", "IBBENCH_SIZES_OF_SITE=1")
+	if _, errs, code := finish(t, cmd); code != 0 || errs != "ibbench: IBBENCH_ITER is set and means nothing: is it IBBENCH_ITERS?\n" {
+		t.Errorf("misspelt: exit code %d, %q", code, errs)
+	}
+	cmd = program(t, "lat", "put")
+	cmd.Env = append(cmd.Env, "IBBENCH_SIZES=")
+	if _, errs, code := finish(t, cmd); code != exitUsage || !strings.Contains(errs, "--sizes: the value is empty") {
+		t.Errorf("empty: exit code %d, %q", code, errs)
+	}
+	for _, args := range [][]string{{"lat", "put", "--cpu", ""}, {"lat", "put", "--output="}, {"lat", "put", "--peer", ""}, {"coll", "barrier", "--peer="}, {"lat", "put", ""}, {"run", ""}} {
+		if _, errs, code := ibbench(t, args...); code != exitUsage || !strings.Contains(errs, "the value is empty") {
+			t.Errorf("%q: exit code %d, %q", args, code, errs)
+		}
+	}
+}
+
 func TestUnderALauncherOnlyRank0Prints(t *testing.T) {
 	out, errs, code := underLauncher(t, 2, "lat", "put", "--size", "8", "--iters", "50", "--fabric", "shm", "--format", "ndjson")
 	said := slices.DeleteFunc(slices.Collect(strings.Lines(errs)), func(line string) bool { return strings.HasPrefix(line, "ibbench: after ") }) // progress, on a busy machine

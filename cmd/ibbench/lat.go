@@ -32,7 +32,7 @@ func (c *latCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if c.Peer != "" {
+	if c.Peer != nil {
 		if c.Op == plan.AM && c.Sizes == "" {
 			c.Sizes = "short"
 		}

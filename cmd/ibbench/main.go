@@ -17,6 +17,8 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/transient"
+	"github.com/ibconduit/conduit/cmd/internal/given"
+	"github.com/ibconduit/conduit/internal/nearest"
 )
 
 // Exit codes.
@@ -34,7 +36,8 @@ Without a launcher it starts a second rank on this machine and measures on the b
 (hardware before software), else shared memory. Under ibrun, mpiexec or srun the ranks of the job are its peers.
 
 Results go to standard output and to the files of -o, progress to standard error. Exit code: 0 ok, 1 an assertion
-failed, 2 wrong usage, 3 nothing could be measured, 130 interrupted, 143 terminated. Each flag can be set by a variable: IBBENCH_SIZES for --sizes.`
+failed, 2 wrong usage, 3 nothing could be measured, 130 interrupted, 143 terminated. Each flag can be set by a variable: IBBENCH_SIZES for --sizes.
+One that is almost a flag's is named on standard error.`
 
 // cli lists the commands; each has a file of its own.
 type cli struct {
@@ -159,6 +162,9 @@ func parse(args []string, io streams) (cmd command, code int, done bool) {
 	if done {
 		return nil, code, true
 	}
+	for _, text := range nearest.Misspelt(os.Environ(), variablePrefix+"_", flagVariables(syntax(new(cli), io, func(int) {}).Model.Node)) {
+		fmt.Fprintf(io.err, "ibbench: %s\n", text)
+	}
 	if err != nil {
 		fmt.Fprintf(io.err, "ibbench: %v; try ibbench --help\n", err)
 		return nil, exitUsage, true
@@ -166,11 +172,27 @@ func parse(args []string, io streams) (cmd command, code int, done bool) {
 	return cmd, 0, false
 }
 
+// variablePrefix is how the variables of flags begin.
+const variablePrefix = "IBBENCH"
+
+// flagVariables are the variables of all flags, without their prefix.
+func flagVariables(n *kong.Node) (names []string) {
+	for _, f := range n.Flags {
+		for _, v := range f.Tag.Envs {
+			names = append(names, strings.TrimPrefix(v, variablePrefix+"_"))
+		}
+	}
+	for _, c := range n.Children {
+		names = append(names, flagVariables(c)...)
+	}
+	return names
+}
+
 // syntax is what command lines are read by, into c. exit is called by --help and --version.
 func syntax(c *cli, io streams, exit func(int)) *kong.Kong {
 	parser, err := kong.New(c, kong.Name("ibbench"), kong.Description(description), kong.Writers(io.out, io.err),
-		kong.Exit(exit), kong.DefaultEnvars("IBBENCH"),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Vars{"version": version()})
+		kong.Exit(exit), kong.DefaultEnvars(variablePrefix),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Vars{"version": version()}, given.Values())
 	if err != nil {
 		panic(err) // the struct tags are wrong
 	}

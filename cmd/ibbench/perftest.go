@@ -62,7 +62,7 @@ func (c *common) beside(ctx context.Context, io streams, p *peered, t *timing, r
 		}
 	}
 	x.output, x.Device, x.GID, x.CPU, x.Quiet, x.Seed, x.Assert = c.output, c.Device, c.GID, c.CPU, c.Quiet, c.Seed, c.Assert
-	x.peer, x.fabric, x.Args, x.Iters, x.Rounds = p.Peer, c.Fabric, p.Args, t.Iters, r.times(besideRounds)
+	x.peer, x.fabric, x.Args, x.Iters, x.Rounds = *p.Peer, c.Fabric, p.Args, t.Iters, r.times(besideRounds)
 	x.Within, x.Timeout = 5, besideTimeout
 	return x.run(ctx, io)
 }

@@ -26,7 +26,7 @@ func (c *rateCmd) run(ctx context.Context, io streams) error {
 		return usageError{err}
 	}
 	sizes, depth := "8", "1,4,16,64"
-	if c.Op == plan.AM || c.Peer != "" {
+	if c.Op == plan.AM || c.Peer != nil {
 		depth = "64"
 	}
 	if c.Op == plan.AM {
@@ -40,7 +40,7 @@ func (c *rateCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if c.Peer != "" {
+	if c.Peer != nil {
 		x := perftestCmd{Kind: plan.Rate, Ops: c.Op, Sizes: cmp.Or(c.Sizes, sizes), depth: points[0].Depth}
 		return c.beside(ctx, io, &c.peered, &c.timing, &c.repeated, x, c.stream.besides(points, map[string]bool{"HOST": c.Host != "", "--live": c.Live}))
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/planfile"
+	"github.com/ibconduit/conduit/internal/nearest"
 )
 
 // runCmd is ibbench run.
@@ -112,7 +113,7 @@ func steps(ctx context.Context, io streams, text []byte) ([]planned, error) {
 	}
 	for _, s := range p.Common {
 		if !slices.ContainsFunc(flags, func(of map[string]*kong.Flag) bool { return of[s.Key] != nil }) {
-			return nil, planfile.At(s.Line, "no measurement of this plan has a setting %q; the nearest is %q", s.Key, nearest(s.Key, flags))
+			return nil, planfile.At(s.Line, "no measurement of this plan has a setting %q; the nearest is %q", s.Key, nearestFlag(s.Key, flags))
 		}
 	}
 	files := make(map[string]int)
@@ -156,7 +157,7 @@ func (m *planned) node(model *kong.Node) (*kong.Node, error) {
 		return nil, planfile.At(m.Line, "%s what? It has %s", m.path, strings.Join(known, ", "))
 	}
 	w := m.Command[len(words)]
-	return nil, planfile.At(m.Line, "unknown command %q; the nearest is %q", w, planfile.Nearest(w, known))
+	return nil, planfile.At(m.Line, "unknown command %q; the nearest is %q", w, nearest.Name(w, known))
 }
 
 // notPlanned are the commands that no plan has.
@@ -178,7 +179,7 @@ func flagsOf(n *kong.Node) map[string]*kong.Flag {
 	return all
 }
 
-func nearest(key string, flags []map[string]*kong.Flag) string {
+func nearestFlag(key string, flags []map[string]*kong.Flag) string {
 	var names []string
 	for _, of := range flags {
 		for name := range of {
@@ -186,7 +187,7 @@ func nearest(key string, flags []map[string]*kong.Flag) string {
 		}
 	}
 	slices.Sort(names)
-	return planfile.Nearest(key, names)
+	return nearest.Name(key, names)
 }
 
 // complete makes the command line.
@@ -197,7 +198,7 @@ func (m *planned) complete(common []planfile.Setting, flags map[string]*kong.Fla
 		f := flags[s.Key]
 		switch {
 		case f == nil:
-			return planfile.At(s.Line, "%s has no setting %q; the nearest is %q", m.path, s.Key, nearest(s.Key, []map[string]*kong.Flag{flags}))
+			return planfile.At(s.Line, "%s has no setting %q; the nearest is %q", m.path, s.Key, nearestFlag(s.Key, []map[string]*kong.Flag{flags}))
 		case len(s.Values) == 0 && !slices.ContainsFunc(common, func(c planfile.Setting) bool { return flags[c.Key] == f }):
 			return planfile.At(s.Line, "%s: an empty list takes back what [common] says, which is nothing", s.Key)
 		case own[f]:

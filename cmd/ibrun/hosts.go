@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/ibconduit/conduit/internal/launch"
+	"github.com/ibconduit/conduit/internal/nearest"
 )
 
 // slots are how many ranks a host has.
@@ -92,15 +94,47 @@ func hostSpec(spec string) (host string, n int, err error) {
 	host, n = spec, 1
 	if i := strings.LastIndexByte(spec, ':'); i >= 0 && (strings.Count(spec, ":") == 1 || strings.Contains(spec, "]:")) {
 		host = spec[:i]
-		if n, err = strconv.Atoi(spec[i+1:]); err != nil || n < 1 {
-			return "", 0, errors.New("want a number of ranks, from 1, behind the colon")
+		if n, err = slotsOf(spec[i+1:]); err != nil {
+			return "", 0, fmt.Errorf("behind the colon %w", err)
 		}
 	}
 	host = strings.NewReplacer("[", "", "]", "").Replace(host)
-	if host == "" || strings.HasPrefix(host, "-") {
-		return "", 0, errors.New("this is no name of a host")
+	if host == "" || strings.HasPrefix(host, "-") || strings.ContainsAny(host, "=,; \t") {
+		return "", 0, fmt.Errorf("%q is no name of a host", host)
 	}
 	return host, n, nil
+}
+
+func slotsOf(text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("%q: want a number of ranks from 1 up", text)
+	}
+	return n, nil
+}
+
+// passed are words of other launchers that change nothing here: bounds of Open MPI, which a larger
+// -n passes as it does slots, and the network interface of Hydra's own connections.
+var passed = []string{"max_slots", "max-slots", "slots_max", "slots-max", "ifhn"}
+
+// hostWord reads a word behind a host, which may say how many ranks it has.
+func hostWord(w string, n int) (int, error) {
+	k, v, ok := strings.Cut(w, "=")
+	switch {
+	case !ok:
+		return 0, fmt.Errorf("%q: want a host as a, a:2 or a slots=2", w)
+	case k == "slots":
+		n, err := slotsOf(v)
+		if err != nil {
+			return 0, fmt.Errorf("slots=%w", err)
+		}
+		return n, nil
+	case k == "user" || k == "username":
+		return 0, fmt.Errorf("%q: another user is written %s@ before the host", w, v)
+	case !slices.Contains(passed, k):
+		return 0, fmt.Errorf("%q: unknown word; the nearest is %s=", w, nearest.Name(k, []string{"slots", "max_slots", "max-slots"}))
+	}
+	return n, nil
 }
 
 func hostFile(name string) (list []slots, err error) {
@@ -109,7 +143,7 @@ func hostFile(name string) (list []slots, err error) {
 		return nil, fmt.Errorf("--hostfile: %w", err)
 	}
 	line := 0
-	for l := range strings.Lines(string(text)) {
+	for l := range strings.Lines(strings.TrimPrefix(string(text), "\ufeff")) { // a byte order mark
 		line++
 		l, _, _ = strings.Cut(l, "#")
 		words := strings.Fields(l)
@@ -118,14 +152,8 @@ func hostFile(name string) (list []slots, err error) {
 		}
 		host, n, err := hostSpec(words[0])
 		for _, w := range words[1:] {
-			k, v, ok := strings.Cut(w, "=")
-			if !ok && err == nil {
-				err = fmt.Errorf("%q: want a host as a, a:2 or a slots=2", w)
-			}
-			if k == "slots" && err == nil {
-				if n, err = strconv.Atoi(v); err == nil && n < 1 {
-					err = errors.New("want slots from 1 up")
-				}
+			if err == nil {
+				n, err = hostWord(w, n)
 			}
 		}
 		if err != nil {
@@ -184,15 +212,21 @@ func slurmHosts(nodes, tasks string) (list []slots, err error) {
 		return nil, err
 	}
 	var each []int
+	if tasks == "" {
+		tasks = "1"
+	}
 	for part := range strings.SplitSeq(tasks, ",") {
-		number, times, many := strings.Cut(strings.TrimSuffix(part, ")"), "(x")
-		n, err := strconv.Atoi(number)
-		if err != nil || n < 1 {
-			n = 1
-		}
+		number, times, many := strings.Cut(part, "(x")
+		n, err := slotsOf(number)
 		count := 1
-		if many {
-			count, _ = strconv.Atoi(times)
+		if err == nil && many {
+			inside, closed := strings.CutSuffix(times, ")")
+			if count, err = slotsOf(inside); !closed {
+				err = errors.New("a bracket is not closed")
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("SLURM_TASKS_PER_NODE=%s: %w", tasks, err)
 		}
 		for range min(count, len(names)) {
 			each = append(each, n)

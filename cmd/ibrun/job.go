@@ -10,13 +10,14 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/ibconduit/conduit/cmd/internal/given"
 	"github.com/ibconduit/conduit/internal/launch"
 )
 
 // add reads the program behind a colon.
 func (c *command) add(w words) error {
 	var s segment
-	parser, err := kong.New(&s, kong.Name("ibrun"), kong.NoDefaultHelp())
+	parser, err := kong.New(&s, kong.Name("ibrun"), kong.NoDefaultHelp(), given.Values())
 	if err != nil {
 		panic(err) // the struct tags are wrong
 	}
@@ -99,22 +100,23 @@ func variables(env []string) (all []string, err error) {
 	return all, nil
 }
 
+// environment is what one program has of its own, and the library that all preload.
+func (c *command) environment(own []string) ([]string, error) {
+	if !c.Preload {
+		return own, nil
+	}
+	before := os.Getenv("LD_PRELOAD")
+	for _, kv := range own {
+		if v, ok := strings.CutPrefix(kv, "LD_PRELOAD="); ok {
+			before = v
+		}
+	}
+	kv, err := preload(before)
+	return append(slices.Clone(own), kv), err
+}
+
 // config is the job, but for what run itself is given.
 func (c *command) config() (launch.Config, error) {
-	env := c.Env
-	if c.Preload {
-		before := os.Getenv("LD_PRELOAD")
-		for _, kv := range env {
-			if v, ok := strings.CutPrefix(kv, "LD_PRELOAD="); ok {
-				before = v
-			}
-		}
-		kv, err := preload(before)
-		if err != nil {
-			return launch.Config{}, err
-		}
-		env = append(slices.Clone(env), kv)
-	}
 	cfg := launch.Config{
 		RankEnv: func(int) []string { return nil }, Output: c.Output, Bind: c.BindTo, Placement: c.Report, Stacks: true,
 		SSH: strings.Fields(os.Getenv("IBCONDUIT_SSH")), Grace: c.Grace, JobControl: true, Adopt: true, Guard: true,
@@ -130,9 +132,12 @@ func (c *command) config() (launch.Config, error) {
 	if err != nil {
 		return cfg, err
 	}
-	cfg.Programs = []launch.Program{{N: n - behind, Path: c.Program[0], Args: c.Program[1:], Env: env}}
-	for _, s := range c.more {
-		cfg.Programs = append(cfg.Programs, launch.Program{N: s.Ranks, Path: s.Program[0], Args: s.Program[1:], Env: append(slices.Clone(env), s.Env...)})
+	for _, p := range append([]segment{{n - behind, c.Env, c.Program}}, c.more...) {
+		env, err := c.environment(p.Env)
+		if err != nil {
+			return cfg, err
+		}
+		cfg.Programs = append(cfg.Programs, launch.Program{N: p.Ranks, Path: p.Program[0], Args: p.Program[1:], Env: env})
 	}
 	cfg.Hosts = hosts
 	prefixes := n > 1

@@ -16,8 +16,8 @@ import (
 )
 
 func TestSeveralProgramsAreOneJob(t *testing.T) {
-	code, out, errs := finish(t, nil, "-n", "1", "-x", "K=all", "sh", "-c", "echo $IBCONDUIT_RANK of $IBCONDUIT_SIZE $K $L", ":", "-np", "2", "-x", "L=two", "sh", "-c", "echo second $IBCONDUIT_RANK $K $L")
-	if want := []string{"[0] 0 of 3 all", "[1] second 1 all two", "[2] second 2 all two"}; code != 0 || !slices.Equal(lines(out), want) {
+	code, out, errs := finish(t, nil, "-n", "1", "-x", "K=one", "sh", "-c", "echo $IBCONDUIT_RANK of $IBCONDUIT_SIZE $K $L", ":", "-np", "2", "-x", "L=two", "sh", "-c", "echo second $IBCONDUIT_RANK $K $L")
+	if want := []string{"[0] 0 of 3 one", "[1] second 1 two", "[2] second 2 two"}; code != 0 || !slices.Equal(lines(out), want) {
 		t.Errorf("code %d: %q %s", code, lines(out), errs)
 	}
 	// Two files are two builds.
@@ -29,7 +29,7 @@ func TestSeveralProgramsAreOneJob(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	code, out, errs = finish(t, nil, "-n", "1", "-x", asRank+"=conduit", self, ":", copied)
+	code, out, errs = finish(t, nil, "-n", "1", "-x", asRank+"=conduit", self, ":", "-x", asRank+"=conduit", copied)
 	if code != 0 || strings.Count(out, " of 2\n") != 2 {
 		t.Errorf("code %d: %s%s", code, out, errs)
 	}
@@ -73,8 +73,9 @@ func TestWrongUsageOfJobsIsSaid(t *testing.T) {
 		{[]string{"true", ":", "-n", "0", "true"}, "-n 0"},
 		{[]string{"true", ":", "-H", "a", "true"}, "behind the colon: unknown flag -H"},
 		{[]string{"-x", "IBCONDUIT_TEST_UNSET", "true"}, "it has no value here"},
-		{[]string{"-H", "a:0", "true"}, "-H a:0: want a number of ranks"},
-		{[]string{"--host=-oProxyCommand=x", "true"}, "this is no name of a host"},
+		{[]string{"-H", "a:0", "true"}, `-H a:0: behind the colon "0": want a number of ranks from 1 up`},
+		{[]string{"-H", "a b", "true"}, `"a b" is no name of a host`},
+		{[]string{"--host=-oProxyCommand=x", "true"}, "is no name of a host"},
 		{[]string{"-H", "a", "--hostfile", "b", "true"}, "one of them"},
 		{[]string{"--hostfile", "/no/such", "true"}, "--hostfile: open /no/such"},
 		{[]string{"--bind-to", "socket", "true"}, "--bind-to must be one of"},
@@ -85,6 +86,45 @@ func TestWrongUsageOfJobsIsSaid(t *testing.T) {
 	} {
 		if code, _, errs := finish(t, nil, try.args...); code != 80 || !strings.Contains(errs, try.want) {
 			t.Errorf("%q: code %d: %s", try.args, code, errs)
+		}
+	}
+}
+
+func TestEmptyValuesAreRefused(t *testing.T) {
+	flags := []string{"-n", "-H", "--hostfile", "--output", "-x", "--bind-to", "--timeout", "--grace"}
+	for _, f := range flags {
+		if code, _, errs := finish(t, nil, f, "", "true"); code != 80 || !strings.Contains(errs, "the value is empty") {
+			t.Errorf("%s: code %d: %s", f, code, errs)
+		}
+	}
+	for _, args := range [][]string{{"--hostfile=", "true"}, {"-H", "a,,b", "true"}, {"-H", "", "-H", "a", "true"}, {"true", ":", "-x", "", "true"}} {
+		if code, _, errs := finish(t, nil, args...); code != 80 || !strings.Contains(errs, "the value is empty") {
+			t.Errorf("%q: code %d: %s", args, code, errs)
+		}
+	}
+}
+
+func TestWordsOfAHostfile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "hosts")
+	for line, want := range map[string]string{
+		"a slots=2 max_slots=4": "[{a 2}]", "a max-slots=4 slots=2": "[{a 2}]", "a slots_max=4 slots-max=4 ifhn=ib0": "[{a 1}]",
+		"\ufeffa slots=2\r\n": "[{a 2}]",
+		"a slot=4":            `"slot=4": unknown word; the nearest is slots=`,
+		"a Slots=4":           `"Slots=4": unknown word; the nearest is slots=`,
+		"a cpu=4":             `"cpu=4": unknown word; the nearest is slots=`,
+		"a max-slot=4":        `"max-slot=4": unknown word; the nearest is max-slots=`,
+		"a user=me":           `"user=me": another user is written me@ before the host`,
+		"a slots=x":           `slots="x": want a number of ranks from 1 up`,
+		"a slots=":            `slots="": want a number of ranks from 1 up`,
+		"a slots = 4":         `"slots": want a host as a, a:2 or a slots=2`,
+		"slots=4":             `"slots=4" is no name of a host`,
+	} {
+		if err := os.WriteFile(file, []byte(line), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		list, err := hostFile(file)
+		if got := fmt.Sprint(list); err == nil && got != want || err != nil && err.Error() != file+":1: "+want {
+			t.Errorf("%q: %s, %v, want %s", line, got, err, want)
 		}
 	}
 }
@@ -211,6 +251,8 @@ func TestHostsOfABatchJob(t *testing.T) {
 		{"SLURM_JOB_NODELIST=n[1-2] IBCONDUIT_RANK=0", "[] <nil>"},
 		{"SLURM_JOB_NODELIST=n[1-99999999]", `[] SLURM_JOB_NODELIST=n[1-99999999]: "1-99999999" is no range of numbers (-H names the hosts)`},
 		{"SLURM_JOB_NODELIST=n[1-2", "[] SLURM_JOB_NODELIST=n[1-2: a bracket is not closed (-H names the hosts)"},
+		{"SLURM_JOB_NODELIST=n[1-2] SLURM_TASKS_PER_NODE=2(x", `[] SLURM_JOB_NODELIST=n[1-2]: SLURM_TASKS_PER_NODE=2(x: a bracket is not closed (-H names the hosts)`},
+		{"SLURM_JOB_NODELIST=n[1-2] SLURM_TASKS_PER_NODE=two", `[] SLURM_JOB_NODELIST=n[1-2]: SLURM_TASKS_PER_NODE=two: "two": want a number of ranks from 1 up (-H names the hosts)`},
 		{"PBS_NODEFILE=" + file, "[{n1 2} {n2 2}] <nil>"},
 		{"LSB_HOSTS=n1_n1_n2", "[{n1 2} {n2 1}] <nil>"},
 		{"LSB_HOSTS=n1_n1", "[] <nil>"},

@@ -16,6 +16,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/ibconduit/conduit/cmd/internal/given"
 	"github.com/ibconduit/conduit/internal/launch"
 )
 
@@ -52,10 +53,10 @@ batch job of Slurm, PBS or LSF that has several hosts these are the default;
 type command struct {
 	Ranks    *int             `short:"n" placeholder:"N" help:"Number of ranks, also as -np N. Default: 1, or as many as the hosts have."`
 	Host     []string         `short:"H" placeholder:"A:N,..." help:"Hosts, with how many ranks each has (default: 1). With fewer than -n in all they are gone through again."`
-	Hostfile string           `placeholder:"FILE" help:"The same from a file: lines of a host, as a:2 or as a slots=2; # begins a comment."`
+	Hostfile string           `placeholder:"FILE" help:"The same from a file: lines of a host, as a:2 or as a slots=2; # begins a comment. An unknown word is an error."`
 	Prefix   *bool            `negatable:"" help:"Begin each line of output with the rank's number, and its host where there are several. Default: with more than one rank. Without, ranks write to ibrun's own output themselves."`
 	Output   string           `placeholder:"DIR" help:"Write the output of each rank to files of this directory: rank-0.out, rank-0.err."`
-	Env      []string         `short:"x" sep:"none" placeholder:"K=V" help:"Set a variable for all ranks; K alone: to the value that it has here. May be repeated."`
+	Env      []string         `short:"x" sep:"none" placeholder:"K=V" help:"Set a variable for the ranks of one program; K alone: to the value that it has here. May be repeated. What all programs are to have stands before ibrun: K=V ibrun ..."`
 	Preload  bool             `help:"Preload libmemevents.so into all ranks, before what LD_PRELOAD holds already. It is looked for beside ibrun, in ../lib, ../lib/ibconduit and .., or where IBCONDUIT_MEMEVENTS_LIB says."`
 	BindTo   string           `enum:"none,core,numa" default:"none" placeholder:"WHAT" help:"Give each rank a core of its host, with all its hardware threads, or spread the ranks over the NUMA nodes, of the processors that ibrun may use there. Other jobs of the host are not seen. Default: none; core, numa."`
 	Report   bool             `help:"Say where each rank runs, and on which processors."`
@@ -129,7 +130,7 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 func parse(cmd *command, args []string, stdout, stderr io.Writer) (code int, done bool) {
 	parser, err := kong.New(cmd, kong.Name("ibrun"), kong.Description(description),
 		kong.Writers(stdout, stderr), kong.Exit(func(c int) { code, done = c, true }),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Vars{"version": version()})
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Vars{"version": version()}, given.Values())
 	if err != nil {
 		panic(err) // the struct tags above are wrong
 	}

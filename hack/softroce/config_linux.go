@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"time"
 
 	"github.com/ibconduit/conduit/hack/softroce/internal/image"
@@ -80,7 +81,8 @@ func (c *Config) populate() error {
 	if c.Slots == 0 {
 		c.Slots = 1
 		if s := os.Getenv("IBCONDUIT_VM_SLOTS"); s != "" {
-			if _, err := fmt.Sscan(s, &c.Slots); err != nil || c.Slots < 1 {
+			var err error
+			if c.Slots, err = strconv.Atoi(s); err != nil || c.Slots < 1 {
 				return fmt.Errorf("softroce: IBCONDUIT_VM_SLOTS=%q is not a positive number", s)
 			}
 		}

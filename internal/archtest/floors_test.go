@@ -17,7 +17,7 @@ var floors = [][]string{
 	3: {"am"},
 	4: {"env"},
 	5: {"coll", "cache", "segment/heap"},
-	6: {".", "metrics", "bench"},
+	6: {".", "metrics", "bench", "cmd/internal/..."},
 	7: {"cmd/ibbench/...", "cmd/ibrun/...", "examples/...", "hack/..."},
 }
 

@@ -27,6 +27,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -123,9 +124,13 @@ func shareOf(text string) (share, error) {
 		return share{0, 1}, nil
 	}
 	var s share
-	if n, err := fmt.Sscanf(text, "%d/%d", &s.part, &s.of); n != 2 || s.part >= s.of {
-		return s, fmt.Errorf("IBCONDUIT_FAULTS=%q: it is PART/OF with PART below OF, such as 0/3 (%v)", text, err)
+	part, of, _ := strings.Cut(text, "/")
+	a, err1 := strconv.ParseUint(part, 10, 32)
+	b, err2 := strconv.ParseUint(of, 10, 32)
+	if err1 != nil || err2 != nil || a >= b {
+		return s, fmt.Errorf("IBCONDUIT_FAULTS=%q: it is PART/OF with PART below OF, such as 0/3", text)
 	}
+	s = share{uint32(a), uint32(b)}
 	return s, nil
 }
 

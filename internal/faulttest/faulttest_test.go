@@ -154,7 +154,7 @@ func TestPartsOfTheFaults(t *testing.T) {
 			t.Errorf("%s is in %d parts of 3", name, in)
 		}
 	}
-	for _, text := range []string{"3/3", "1", "x/y", "-1/3", "0/0"} {
+	for _, text := range []string{"3/3", "1", "x/y", "-1/3", "0/0", "0/3x", "0/3/1"} {
 		if s, err := shareOf(text); err == nil {
 			t.Errorf("%q is taken for %+v", text, s)
 		}

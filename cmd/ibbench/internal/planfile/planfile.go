@@ -11,6 +11,7 @@
 package planfile
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,6 +19,8 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
+
+	"github.com/ibconduit/conduit/internal/nearest"
 )
 
 // Plan is a file.
@@ -70,6 +73,7 @@ const (
 
 // Parse reads a file. Its errors are of type *Error.
 func Parse(text []byte) (*Plan, error) {
+	text = bytes.TrimPrefix(text, []byte("\ufeff")) // a byte order mark
 	// What is no TOML, and keys that stand twice in a table.
 	var whole map[string]any
 	if err := toml.Unmarshal(text, &whole); err != nil {
@@ -120,7 +124,7 @@ func (r *reader) expression(e *unstable.Node) error {
 		}
 		switch {
 		case key != common && key != measure:
-			return At(line, "unknown table %q; the nearest is %q", key, Nearest(key, []string{common, measure}))
+			return At(line, "unknown table %q; the nearest is %q", key, nearest.Name(key, []string{common, measure}))
 		case key != want:
 			return At(line, "want [%s] and [[%s]], a table for each measurement", common, measure)
 		}
@@ -197,29 +201,4 @@ func (r *reader) values(n *unstable.Node) (all []string, err error) {
 		return all, nil
 	}
 	return nil, errors.New("want a text, a number, true, false, or a list of them; a time is a text, as \"300ms\"")
-}
-
-// Nearest is the name that takes the fewest changes to come to (Levenshtein 1966).
-func Nearest(word string, names []string) string {
-	return slices.MinFunc(names, func(a, b string) int { return distance(word, a) - distance(word, b) })
-}
-
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			changed := diagonal
-			if a[i] != b[j] {
-				changed++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(changed, diagonal+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -60,11 +60,10 @@ func TestWhatIsNoTOMLHasItsLine(t *testing.T) {
 	}
 }
 
-func TestTheNearestNameTakesTheFewestChanges(t *testing.T) {
-	for word, want := range map[string]string{"szies": "sizes", "size": "sizes", "iter": "iters", "rond": "rounds", "": "ack"} {
-		if got := Nearest(word, []string{"rounds", "sizes", "iters", "ack"}); got != want {
-			t.Errorf("%q: %s, want %s", word, got, want)
-		}
+func TestAByteOrderMarkIsSkipped(t *testing.T) {
+	p, err := Parse([]byte("\ufeff[[measure]]\ncommand = 'lat'\n"))
+	if err != nil || len(p.Steps) != 1 || p.Steps[0].Line != 1 {
+		t.Errorf("%+v, %v", p, err)
 	}
 }
 

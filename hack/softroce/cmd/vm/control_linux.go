@@ -145,14 +145,14 @@ func act(c *softroce.Cluster, o *options, req ctlRequest, out *ctlWriter) (int, 
 		return 0, c.Restore(host[0], host[1])
 	case "drop":
 		p, err := strconv.ParseFloat(strings.TrimSuffix(args[2], "%"), 64)
-		if err != nil {
-			return 0, fmt.Errorf("ctl: loss %q is not a number of percent", args[2])
+		if err != nil || !(p >= 0 && p <= 100) {
+			return 0, fmt.Errorf("ctl: loss %q: want a number of percent from 0 to 100", args[2])
 		}
 		return 0, c.Drop(host[0], host[1], p/100)
 	case "delay":
 		d, err := time.ParseDuration(args[2])
-		if err != nil {
-			return 0, err
+		if err != nil || d < 0 {
+			return 0, fmt.Errorf("ctl: delay %q: want a time such as 20ms", args[2])
 		}
 		return 0, c.Delay(host[0], host[1], d)
 	case "kill":
