@@ -97,6 +97,12 @@ type Config struct {
 	// Rank, Size, Table, Segment, SegmentOffset, SegmentSize, OnClosed and Fencer, which must be
 	// unset. Credits, MaxMedium and Flow must be equal on all ranks; Join checks it.
 	Messages am.Config
+	// KeepGOMAXPROCS has Join leave GOMAXPROCS at 1. By default Join of several ranks makes it 2, after
+	// the defaults of Workers and MessageEndpoints, so that messages are served while the program
+	// computes: with 1 they wait until the runtime preempts it, 20 to 50 ms. It stays 2 after Close,
+	// and Go no longer updates it by itself (runtime.GOMAXPROCS). Where the environment has GOMAXPROCS
+	// Join leaves it alone. Default: IBCONDUIT_KEEP_GOMAXPROCS (1 or 0), else false.
+	KeepGOMAXPROCS bool
 	// Keepalive is after how long without traffic the connections of messages are tried over verbs, so
 	// that the death of a host is noticed: at most twice this and the time of the device's retries
 	// later. Negative: never. Default: IBCONDUIT_KEEPALIVE (a Go duration), else 5 s.
@@ -275,6 +281,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if !c.ConnectAll {
 		c.ConnectAll = env.checked("IBCONDUIT_CONNECT_ALL", "0", isBit, "0 or 1") == "1"
+	}
+	if !c.KeepGOMAXPROCS {
+		c.KeepGOMAXPROCS = env.checked("IBCONDUIT_KEEP_GOMAXPROCS", "0", isBit, "0 or 1") == "1"
 	}
 	if !c.Latency {
 		c.Latency = env.checked("IBCONDUIT_LATENCY", "0", isBit, "0 or 1") == "1"

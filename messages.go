@@ -86,6 +86,9 @@ func (s *endpoints) stats(n *networks) map[string]am.Stats {
 func (j *joining) openEndpoints() error {
 	defer racesync.Release() // handlers see all endpoints
 	h := &j.hellos[j.rank]
+	if h.messages.handlers+h.library.handlers > 0 {
+		j.raiseProcs()
+	}
 	if h.messages.handlers > 0 {
 		cfg := j.messages.params
 		cfg.Segment, cfg.SegmentOffset, cfg.SegmentSize = j.seg.User(), j.layout.UserOffset(), j.SegmentSize

@@ -44,8 +44,8 @@ type endpoint struct {
 
 	polling sync.Mutex // held by Poll; Close waits for it
 	guard   owner.Guard
-	count   *pollCounts   // written with polling
-	lent    []int32       // notes of the last Poll
+	count   *pollCounts // written with polling
+	lent    []int32     // notes of the last Poll
 
 	region  *region
 	receive receiver // of messages

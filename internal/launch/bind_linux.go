@@ -158,5 +158,9 @@ func affinity(pid int) string {
 	if unix.SchedGetaffinity(pid, &set) != nil {
 		return "unknown"
 	}
-	return cpuText(&set)
+	text := cpuText(&set)
+	if set.Count() == 1 {
+		text += " (Join raises GOMAXPROCS from 1 to 2)"
+	}
+	return text
 }

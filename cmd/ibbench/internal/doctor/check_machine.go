@@ -83,6 +83,9 @@ func (x *examination) processors() {
 		usable = quota
 		detail += fmt.Sprintf(", but the quota of cgroup %s allows %.4g", group, quota)
 	}
+	if x.cpus == 1 {
+		detail += " (Join raises GOMAXPROCS from 1 to 2)"
+	}
 	switch {
 	case usable >= 2:
 		x.ok("cpu", detail)
