@@ -94,12 +94,12 @@ type Config struct {
 	// it. Default: IBCONDUIT_MESSAGE_ENDPOINTS, else GOMAXPROCS, at most 4.
 	MessageEndpoints int
 	// Messages are the parameters of each endpoint: buffers, largest payload, times. Join fills in
-	// Rank, Size, Table, Segment, SegmentOffset, SegmentSize, OnClosed and Fencer, which must be
-	// unset. Credits, MaxMedium and Flow must be equal on all ranks; Join checks it.
+	// Rank, Size, Table, Segment, SegmentOffset, SegmentSize, OnClosed, Sharing and Fencer, which must
+	// be unset. Credits, MaxMedium and Flow must be equal on all ranks; Join checks it.
 	Messages am.Config
-	// KeepGOMAXPROCS has Join leave GOMAXPROCS at 1. By default Join of several ranks makes it 2, after
-	// the defaults of Workers and MessageEndpoints, so that messages are served while the program
-	// computes: with 1 they wait until the runtime preempts it, 20 to 50 ms. It stays 2 after Close,
+	// KeepGOMAXPROCS has Join leave GOMAXPROCS at 1. By default Join of several ranks makes it 2,
+	// after the defaults of Workers and MessageEndpoints, so that messages are served while the
+	// program computes: with 1 they wait until the runtime preempts it, 20 to 50 ms. It stays 2 after Close,
 	// and Go no longer updates it by itself (runtime.GOMAXPROCS). Where the environment has GOMAXPROCS
 	// Join leaves it alone. Default: IBCONDUIT_KEEP_GOMAXPROCS (1 or 0), else false.
 	KeepGOMAXPROCS bool
@@ -330,8 +330,8 @@ func (c *Config) validate() error {
 		return bad("BufferOrigin", c.BufferOrigin, "one of regcache's origins")
 	case c.MessageEndpoints < 1 || c.MessageEndpoints > maxMessageEndpoints:
 		return bad("MessageEndpoints", c.MessageEndpoints, fmt.Sprintf("1 to %d", maxMessageEndpoints))
-	case c.Messages.Rank != 0 || c.Messages.Size != 0 || c.Messages.Table != nil || c.Messages.Segment != nil || c.Messages.SegmentOffset != 0 || c.Messages.SegmentSize != nil || c.Messages.OnClosed != nil || c.Messages.Fencer != nil:
-		return bad("Messages", "set in Rank, Size, Table, Segment, SegmentOffset, SegmentSize, OnClosed or Fencer", "these unset: Join fills them in; handlers go into Handlers")
+	case c.Messages.Rank != 0 || c.Messages.Size != 0 || c.Messages.Table != nil || c.Messages.Segment != nil || c.Messages.SegmentOffset != 0 || c.Messages.SegmentSize != nil || c.Messages.OnClosed != nil || c.Messages.Sharing != nil || c.Messages.Fencer != nil:
+		return bad("Messages", "set in Rank, Size, Table, Segment, SegmentOffset, SegmentSize, OnClosed, Sharing or Fencer", "these unset: Join fills them in; handlers go into Handlers")
 	case c.EagerPeers > maxEagerPeers:
 		return bad("EagerPeers", c.EagerPeers, fmt.Sprintf("1 to %d, 0 (automatic) or negative (none)", maxEagerPeers))
 	case c.Handlers.IsLibrary():

@@ -79,7 +79,8 @@ type Config struct {
 	Flow flow.Config
 
 	// SpinFor is for how long a goroutine that waits polls without anything happening before it
-	// sleeps. 0: 75 µs, and, unless there is a Host, no time at all with less than two processors. -1: no time.
+	// sleeps. 0: 75 µs, and, unless there is a Host, no time at all with less than two processors.
+	// -1: no time.
 	SpinFor time.Duration
 	// AttendAfter is for how long no goroutine polls before the attendant does. 0: 1 ms, the least.
 	// -1: there is no attendant; messages are handled while a goroutine waits for the endpoint or
@@ -102,8 +103,8 @@ type Config struct {
 	// (AttendAfter). 0: 10 s.
 	CloseAfter time.Duration
 
-	// Sharing is what the job's waits know of who shares the processors. nil: of the endpoint's own, or
-	// none if there is a Host.
+	// Sharing is what the job's waits know of who shares the processors. nil: of the endpoint's own,
+	// or none if there is a Host.
 	Sharing *spin.Sharing
 	// Fencer learns of requests, replies and handlers. nil: none, which costs nothing.
 	Fencer Fencer

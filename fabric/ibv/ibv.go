@@ -58,7 +58,8 @@ type Config struct {
 	ZeroCopyMin int64
 	// Origin says where such memory comes from; see package regcache. Default: anywhere.
 	Origin regcache.Origin
-	// Sharing is what the job's waits know of who shares the processors. Default: of the network's own.
+	// Sharing is what the job's waits know of who shares the processors. Default: of the network's
+	// own.
 	Sharing *spin.Sharing
 	// OnDown is called once for each peer that the device finds down before PeerDown is called for
 	// it, from any goroutine that uses a lane or an endpoint. May be nil.

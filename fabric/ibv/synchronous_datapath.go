@@ -17,9 +17,8 @@ func (l *lane) synchronous(f fabric.Flag) bool {
 	return f == fabric.Blocking && e.tx.out == 0 && len(e.tx.probes) == 0
 }
 
-// request is the work request for it.
-func (l *lane) request() *verbs.SendWR {
-	e := l.set
+// request is the work request of an operation that is carried out so.
+func (e *queueSet) request() *verbs.SendWR {
 	w := e.tx.chain.WR(0)
 	w.WRID, w.Flags = e.tx.id(e.tx.free), verbs.Signaled // of the request that record takes
 	return w
@@ -28,7 +27,7 @@ func (l *lane) request() *verbs.SendWR {
 // putInlineNow puts src from within the work request.
 func (l *lane) putInlineNow(q *sendQueue, off uint64, src []byte) (fabric.Handle, error) {
 	e := l.set
-	w := l.request()
+	w := e.request()
 	w.Opcode = verbs.OpWrite
 	w.SetRemote(q.base+off, q.rkey)
 	e.tx.chain.CopyInline(0, src)
@@ -49,7 +48,7 @@ func (l *lane) transferNow(q *sendQueue, off uint64, buf []byte, what kind, loca
 			copy(e.slab.bytes(block, len(buf)), buf)
 		}
 	}
-	w := l.request()
+	w := e.request()
 	w.Opcode = verbs.OpRead
 	if what == kindPut {
 		w.Opcode = verbs.OpWrite
@@ -70,7 +69,7 @@ func (l *lane) transferNow(q *sendQueue, off uint64, buf []byte, what kind, loca
 func (l *lane) atomicNow(q *sendQueue, off uint64, a *fabric.Atomic) (uint64, fabric.Handle, error) {
 	e := l.set
 	block := e.slab.small.next()
-	e.fillAtomic(q, 0, l.request(), block, off, a)
+	e.fillAtomic(q, 0, e.request(), block, off, a)
 	n, err := l.call(q)
 	if n == complete {
 		return e.slab.word(block), fabric.Done, nil

@@ -13,8 +13,8 @@ import (
 // this processor: waits yield late. One after which the awaited is there, soon, says that the peer
 // ran meanwhile: from then on waits yield early. One that lasts as long as a slice of the
 // scheduler says that a process has run that has nothing to do with the job: from then on waits
-// yield late, and for a while sleep for some microseconds instead, since a thread that a timer wakes
-// preempts such a process. No clock or counter of the kernel tells the two apart beforehand: beside
+// yield late, and for a while sleep for some microseconds instead, since a thread that a timer
+// wakes preempts such a process. No clock or counter of the kernel tells the two apart beforehand: beside
 // a foreign busy process there are involuntary switches and slow peers too.
 //
 // The zero value yields late until it has learned. It may be used by many goroutines at once.
@@ -64,8 +64,8 @@ func (s *Sharing) After() time.Duration {
 	return Late
 }
 
-// Probe reports whether a wait that can sleep until it is woken should yield after it has waited for
-// so long.
+// Probe reports whether a wait that can sleep until it is woken should yield after it has waited
+// for so long.
 func (s *Sharing) Probe(waited time.Duration) bool { return waited >= s.After() && !s.isBarred() }
 
 func (s *Sharing) isBarred() bool { return int64(time.Since(start)) < s.barred.Load() }
