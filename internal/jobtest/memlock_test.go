@@ -66,8 +66,8 @@ func TestTooLittleMemlockIsRefusedWithFigures(t *testing.T) {
 	}
 }
 
-// apart has rank 1 run where shared memory does not reach it, as under another kernel: ranks as root
-// or as an ordinary user with these limits of lockable memory.
+// apart has rank 1 run where shared memory does not reach it, as under another kernel: ranks as
+// root or as an ordinary user with these limits of lockable memory.
 func apart(t *testing.T, soft, hard int, user bool) []string {
 	t.Helper()
 	if out, err := exec.Command("unshare", "-m", "true").CombinedOutput(); err != nil {
@@ -107,7 +107,8 @@ func TestVerbsGetMemlockUpToTheHardLimit(t *testing.T) {
 	}
 }
 
-// Buffers count: with those a segment does not fit that would alone. All ranks say which are short.
+// Buffers count: with those a segment does not fit that would alone. All ranks say which are
+// short.
 func TestRanksShortOfMemlockAreNamedByAll(t *testing.T) {
 	dev := rdmatest.Device(t)
 	argv := apart(t, 65536, 5<<20, false)
