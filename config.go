@@ -32,7 +32,8 @@ type Config struct {
 	// 64 MiB.
 	SegmentSize int64
 	// SegmentShare, between 0 and 1, gives the size as a share of the memory
-	// this process may use instead. Default: 0, use SegmentSize.
+	// this process may use instead, over verbs of what it may lock beside its buffers. Ranks of a host
+	// count together: divide by their number. Default: 0, use SegmentSize.
 	SegmentShare float64
 	// HeapSize is how many bytes of each segment the shared heaps have (Alloc, NewArray and the like),
 	// rounded up to pages of 4 KiB, or HeapAll. It lies at the segment's begin, see Info.Shared, and

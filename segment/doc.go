@@ -31,8 +31,12 @@
 //   - MemAvailable of the machine, and its commit limit where
 //     vm.overcommit_memory is 2;
 //   - RLIMIT_MEMLOCK, for memory that will be pinned by a process without
-//     CAP_IPC_LOCK; the soft limit is raised to the hard one where that helps;
+//     CAP_IPC_LOCK, less the buffers that will be; the soft limit is raised to the hard one where
+//     that helps;
 //   - the largest region that the device registers.
+//
+// [Prepare] does only that. Its [Plan] says of which pools of memory the segment takes how much, so
+// that processes that share a pool can add up before any of them maps.
 //
 // Huge pages come out of a pool of their own and are not charged to cgroups
 // or MemAvailable; they are populated at once, because a page missing later

@@ -414,7 +414,7 @@ func (x *examination) memlockByTrying(dev, figures, todo string) {
 	pinned, raised, err := x.pin(dev, want)
 	detail := fmt.Sprintf("registered %s on %s", size(pinned), dev)
 	if raised {
-		detail += " with the soft limit raised to the hard one, as Join does"
+		detail += " with the soft limit raised to the hard one, as Join does where a rank needs verbs"
 	}
 	detail += "; " + figures
 	switch {
