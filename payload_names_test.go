@@ -12,7 +12,7 @@ import (
 	"github.com/ibconduit/conduit/bootstrap"
 )
 
-// mayComeUnasked waits until a rank may send another one payloads unasked, to a function that takes
+// mayComeUnasked waits until another rank may be sent payloads unasked, to a function that takes
 // them.
 func mayComeUnasked(ctx context.Context, w *Worker, rank int, name string) error {
 	if err := SendPayload(ctx, w, rank, name, nil); err != nil { // the first is announced

@@ -138,8 +138,8 @@ func (c *carrier) cover(ctx context.Context) error {
 // Direct is called before an operation that passes the cache by: it reads, or writes, n bytes at
 // off of a rank. When it returns, what was put there is at its target, and the operation makes no
 // copy old: one that writes has the cache keep none of these bytes until the lanes' operations to
-// the rank are complete (see Linger), or the next Release, which waits for that. It is begun before the
-// cache is asked for bytes again. It blocks while puts to these pages are in flight. A write of
+// the rank are complete (see Linger), or the next Release, which waits for that. It is begun before
+// the cache is asked for bytes again. It blocks while puts to these pages are in flight. A write of
 // bytes with the hint ReadOnly is an error.
 func (c *writer) Direct(ctx context.Context, rank int, off uint64, n int, write bool) error {
 	if owner.Checked {

@@ -93,7 +93,7 @@ var modelFaults = append(named("an acquire makes nothing old", "a fetch in fligh
 	planted{name: "the last line is missed", edits: edits(in("entries_datapath.go", "(o+n-1)>>(c.lineShift&63)-first+1)", "max((o+n-1)>>(c.lineShift&63)-first, 1))"))},
 	planted{name: "a release forgets a page", edits: edits(in("fence.go", "\tif err := c.write(bound, &c.n.FlushRelease)", "\tc.work = c.work[:max(0, len(c.work)-1)]\n\tif err := c.write(bound, &c.n.FlushRelease)"))},
 	planted{name: "an atomic leaves what was put behind", edits: edits(in("fence.go", "{ return c.release(ctx, false) }", "{ return nil }"))},
-	planted{name: "what passed by is forgotten in flight", edits: edits(in("exposed.go", "if !l.Quiet(rank) {", "if false {"))},
+	planted{name: "what passed by is forgotten in flight", edits: edits(in("exposed.go", "if !l.Quiet(rank) {", "if !l.Quiet(rank) && false {"))},
 	planted{name: "puts that passed by are not exposed", edits: edits(in("fence.go", "\tif write {\n\t\tc.expose", "\tif false {\n\t\tc.expose"))},
 )
 

@@ -55,7 +55,7 @@ func (l *lane) Test(h fabric.Handle) (uint64, bool, error) {
 	if e.ops.all[o].parts > 0 {
 		return 0, false, nil
 	}
-	err = l.collect(o)
+	err = l.set.collect(o)
 	return e.lastOld, true, err
 }
 
@@ -78,7 +78,7 @@ func (l *lane) Wait(ctx context.Context, h fabric.Handle) (uint64, error) {
 			return 0, err
 		}
 	}
-	err = l.collect(o)
+	err = l.set.collect(o)
 	return e.lastOld, err
 }
 

@@ -229,7 +229,7 @@ func (l *lane) settled(o int32, err error) (fabric.Handle, error) {
 	e := l.set
 	switch {
 	case e.ops.all[o].parts == 0:
-		return fabric.Done, l.collect(o)
+		return fabric.Done, l.set.collect(o)
 	case err != nil:
 		e.ops.all[o].abandoned = true
 		return fabric.Done, err
@@ -238,8 +238,7 @@ func (l *lane) settled(o int32, err error) (fabric.Handle, error) {
 }
 
 // collect takes an operation's outcome and spends its handle.
-func (l *lane) collect(o int32) error {
-	e := l.set
+func (e *queueSet) collect(o int32) error {
 	p := &e.ops.all[o]
 	err := p.err
 	e.lastOld = p.old
