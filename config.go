@@ -100,9 +100,9 @@ type Config struct {
 	Messages am.Config
 	// KeepGOMAXPROCS has Join leave GOMAXPROCS at 1. By default Join of several ranks makes it 2,
 	// after the defaults of Workers and MessageEndpoints, so that messages are served while the
-	// program computes: with 1 they wait until the runtime preempts it, 20 to 50 ms. It stays 2 after Close,
-	// and Go no longer updates it by itself (runtime.GOMAXPROCS). Where the environment has GOMAXPROCS
-	// Join leaves it alone. Default: IBCONDUIT_KEEP_GOMAXPROCS (1 or 0), else false.
+	// program computes: with 1 they wait until the runtime preempts it, 20 to 50 ms. It stays 2
+	// after Close, and Go no longer updates it by itself (runtime.GOMAXPROCS). Where the environment
+	// has GOMAXPROCS Join leaves it alone. Default: IBCONDUIT_KEEP_GOMAXPROCS (1 or 0), else false.
 	KeepGOMAXPROCS bool
 	// Keepalive is after how long without traffic the connections of messages are tried over verbs, so
 	// that the death of a host is noticed: at most twice this and the time of the device's retries

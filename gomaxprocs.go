@@ -7,7 +7,8 @@ import (
 
 // raiseProcs has the runtime run two goroutines at once where it would run one: what the attendants
 // of messages do while the program computes would else wait until the runtime preempts it, for 10
-// ms and more (forcePreemptNS of runtime/proc.go). The kernel shares one processor in shorter slices.
+// ms and more (forcePreemptNS of runtime/proc.go). The kernel shares one processor in shorter
+// slices.
 func (j *joining) raiseProcs() {
 	if j.size == 1 || j.cfg.KeepGOMAXPROCS || os.Getenv("GOMAXPROCS") != "" || runtime.GOMAXPROCS(0) > 1 {
 		return

@@ -18,7 +18,8 @@ func (l *lane) synchronous(f fabric.Flag) bool {
 }
 
 // request is the work request of an operation that is carried out so.
-func (e *queueSet) request() *verbs.SendWR {
+func (l *lane) request() *verbs.SendWR {
+	e := l.set
 	w := e.tx.chain.WR(0)
 	w.WRID, w.Flags = e.tx.id(e.tx.free), verbs.Signaled // of the request that record takes
 	return w
@@ -27,7 +28,7 @@ func (e *queueSet) request() *verbs.SendWR {
 // putInlineNow puts src from within the work request.
 func (l *lane) putInlineNow(q *sendQueue, off uint64, src []byte) (fabric.Handle, error) {
 	e := l.set
-	w := e.request()
+	w := l.request()
 	w.Opcode = verbs.OpWrite
 	w.SetRemote(q.base+off, q.rkey)
 	e.tx.chain.CopyInline(0, src)
@@ -48,7 +49,7 @@ func (l *lane) transferNow(q *sendQueue, off uint64, buf []byte, what kind, loca
 			copy(e.slab.bytes(block, len(buf)), buf)
 		}
 	}
-	w := e.request()
+	w := l.request()
 	w.Opcode = verbs.OpRead
 	if what == kindPut {
 		w.Opcode = verbs.OpWrite
@@ -69,7 +70,7 @@ func (l *lane) transferNow(q *sendQueue, off uint64, buf []byte, what kind, loca
 func (l *lane) atomicNow(q *sendQueue, off uint64, a *fabric.Atomic) (uint64, fabric.Handle, error) {
 	e := l.set
 	block := e.slab.small.next()
-	e.fillAtomic(q, 0, e.request(), block, off, a)
+	e.fillAtomic(q, 0, l.request(), block, off, a)
 	n, err := l.call(q)
 	if n == complete {
 		return e.slab.word(block), fabric.Done, nil
