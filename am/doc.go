@@ -92,10 +92,11 @@
 //
 // One goroutine leads: it polls the network, 15 µs at a time, and yields in between. The others
 // park; a goroutine that leaves the lead unparks one. Handlers run after the lead was given up.
-// When nothing happened for Config.SpinFor the leader sleeps in the network; it polls for longer
-// while its sleeps are short. When no goroutine leads for Config.AttendAfter, because the program
-// computes, an attendant does, and steps back as soon as a goroutine waits. Endpoint.Serve, Test
-// and Poke, and ParkerAt, are for programs that want to do it themselves. Every message is sent
+// It gives its processor to other processes where that serves (Config.Sharing). When nothing
+// happened for Config.SpinFor the leader sleeps in the network. When no goroutine leads for
+// Config.AttendAfter, because the program computes, an attendant does, and steps back as soon as a
+// goroutine waits. Endpoint.Serve, Test and Poke, and ParkerAt, are for programs that want to do it
+// themselves. Every message is sent
 // solicited: its receiver may sleep.
 //
 // Time is the network's, so that a simulation replays.
