@@ -24,6 +24,7 @@ type child struct {
 	number int
 	cmd    *exec.Cmd
 	deaths *deaths
+	kills  *memoryKills
 	echo   *groupEcho
 	// inOurGroup: it has no process group of its own, for the terminal's sake
 	inOurGroup bool
@@ -32,6 +33,7 @@ type child struct {
 	copies     sync.WaitGroup
 
 	mu     sync.Mutex
+	killed bool // SIGKILL was sent from here
 	reaped bool // its pid, and that of its group, may belong to others now
 	status syscall.WaitStatus
 }
@@ -62,7 +64,7 @@ next:
 // the caller has locked it and keeps it until the child has ended.
 func (s *local) startChild(n int) (_ *child, err error) {
 	cfg, h, prog := s.cfg, s.handover, s.cfg.program(n)
-	k := &child{number: n, cmd: exec.Command(s.paths[prog.Path], prog.Args...), deaths: s.deaths, echo: s.echo, inOurGroup: n == 0 && s.echo != nil}
+	k := &child{number: n, cmd: exec.Command(s.paths[prog.Path], prog.Args...), deaths: s.deaths, kills: s.kills, echo: s.echo, inOurGroup: n == 0 && s.echo != nil}
 	k.cmd.Args[0] = prog.Path
 	k.cmd.Dir = cfg.Dir
 	k.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !k.inOurGroup, Pdeathsig: syscall.SIGKILL}
@@ -193,6 +195,7 @@ func tagged(fd int, f *os.File) string {
 func (c *child) signal(s syscall.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.killed = c.killed || s == syscall.SIGKILL && !c.reaped
 	switch pid := c.cmd.Process.Pid; {
 	case c.reaped:
 	case c.inOurGroup:
@@ -250,7 +253,15 @@ func (c *child) code() int {
 	return c.status.ExitStatus()
 }
 
-func (c *child) how() string   { return c.cmd.ProcessState.String() }
+// how says how the rank ended, and why as far as the machine knows.
+func (c *child) how() string {
+	text := c.cmd.ProcessState.String()
+	if c.status.Signaled() {
+		text += c.kills.cause(c.status.Signal(), c.killed)
+	}
+	return text
+}
+
 func (c *child) where() string { return fmt.Sprintf("pid %d", c.cmd.Process.Pid) }
 func (c *child) grouped() bool { return c.inOurGroup }
 

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/ibconduit/conduit/internal/sysinfo"
 )
 
 // local starts ranks as processes of this host.
@@ -31,6 +33,7 @@ type local struct {
 	echo     *groupEcho // nil: no rank is in our process group
 	handover *handover
 	deaths   *deaths
+	kills    *memoryKills
 	ended    *endedList
 
 	started  []*child
@@ -40,7 +43,7 @@ type local struct {
 
 // newLocal makes what the ranks of this host share. The layout was made before anything was opened.
 func newLocal(cfg *Config, l layout, numbers []int, h *handover, events chan<- event) (_ *local, err error) {
-	s := &local{cfg: cfg, numbers: numbers, layout: l, events: events, paths: map[string]string{}, handover: h, children: newChildren()}
+	s := &local{cfg: cfg, numbers: numbers, layout: l, events: events, paths: map[string]string{}, handover: h, children: newChildren(), kills: watchMemoryKills(sysinfo.Host())}
 	for _, n := range numbers {
 		path := cfg.program(n).Path
 		if s.paths[path] != "" {

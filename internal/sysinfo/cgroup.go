@@ -194,3 +194,19 @@ func hasWord(list, word string) bool {
 	}
 	return false
 }
+
+// MemoryKills is how many processes of a memory group the kernel has killed for want of memory, with
+// version 2 those of its children too.
+func (r Root) MemoryKills(g Cgroup) uint64 {
+	file := "/memory.oom_control"
+	if g.V2 {
+		file = "/memory.events"
+	}
+	for line := range strings.Lines(r.Text(g.Dir + file)) {
+		if v, ok := strings.CutPrefix(line, "oom_kill "); ok {
+			n, _ := strconv.ParseUint(strings.TrimSpace(v), 10, 64)
+			return n
+		}
+	}
+	return 0
+}
