@@ -124,7 +124,7 @@ func TestMismatchedOperationsAreReported(t *testing.T) {
 			func(ctx context.Context, t *coll.Team) error { return t.Broadcast(ctx, 1, make([]byte, 8)) },
 			func(ctx context.Context, t *coll.Team) error { return t.Broadcast(ctx, 2, make([]byte, 8)) },
 		},
-		"in a all-gather": {
+		"in an all-gather": {
 			func(ctx context.Context, t *coll.Team) error { _, err := t.AllGather(ctx, nil); return err },
 			func(ctx context.Context, t *coll.Team) error { return t.Barrier(ctx) },
 		},

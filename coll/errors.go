@@ -3,6 +3,8 @@ package coll
 import (
 	"errors"
 	"fmt"
+
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // ErrBroken is matched by every error of an operation that broke its team, and of all later ones of
@@ -87,10 +89,10 @@ type MismatchError struct {
 
 func (e *MismatchError) Error() string {
 	if e.Op == e.PeerOp {
-		return fmt.Sprintf("rank %d and rank %d are both in a %v, which is number %d here, but with another number, root or name",
-			e.Rank, e.Peer, e.Op, e.Number)
+		return fmt.Sprintf("rank %d and rank %d are both in %s, which is number %d here, but with another number, root or name",
+			e.Rank, e.Peer, errtext.A(e.Op), e.Number)
 	}
-	return fmt.Sprintf("rank %d is in a %v, number %d, and rank %d in a %v", e.Rank, e.Op, e.Number, e.Peer, e.PeerOp)
+	return fmt.Sprintf("rank %d is in %s, number %d, and rank %d in %s", e.Rank, errtext.A(e.Op), e.Number, e.Peer, errtext.A(e.PeerOp))
 }
 
 // LengthError says that a rank's buffer in a broadcast is not as long as the root's. Ranks are

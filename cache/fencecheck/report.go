@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // Kind is how bytes were accessed.
@@ -60,7 +62,7 @@ func (a Access) String() string {
 	if a.Kind == KindUnknown {
 		return "a write of another process, or of the owner itself"
 	}
-	s := fmt.Sprintf("a %v of rank %d", a.Kind, a.Rank)
+	s := fmt.Sprintf("%s of rank %d", errtext.A(a.Kind), a.Rank)
 	for i, p := range a.Stack {
 		s += []string{" at ", ", called at "}[min(i, 1)] + fmt.Sprintf("%s:%d", p.File, p.Line)
 	}

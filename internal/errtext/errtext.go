@@ -41,3 +41,12 @@ func Count[N ~int | ~int64 | ~uint64](n N, of string) string {
 	}
 	return fmt.Sprintf("%d %ss", n, of)
 }
+
+// A is a noun with its indefinite article, for those that begin as they sound.
+func A(noun any) string {
+	s := fmt.Sprint(noun)
+	if s != "" && strings.ContainsRune("aeiou", rune(s[0])) {
+		return "an " + s
+	}
+	return "a " + s
+}

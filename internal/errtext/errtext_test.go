@@ -44,3 +44,11 @@ func TestOneOfAThingHasNoPlural(t *testing.T) {
 		}
 	}
 }
+
+func TestANounHasItsArticle(t *testing.T) {
+	for noun, want := range map[string]string{"put": "a put", "all-gather": "an all-gather", "atomic": "an atomic", "": "a "} {
+		if got := A(noun); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

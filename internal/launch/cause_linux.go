@@ -35,8 +35,8 @@ func (m *memoryKills) text() string {
 	return "; the kernel has killed for want of memory: start fewer ranks here, with less memory each"
 }
 
-// cause is what the machine knows of why a signal has ended a rank. killed says that it was sent from
-// here.
+// cause is what the machine knows of why a signal has ended a rank. killed says that it was sent
+// from here.
 func (m *memoryKills) cause(s syscall.Signal, killed bool) string {
 	switch {
 	case s == syscall.SIGKILL && !killed:

@@ -195,8 +195,8 @@ func hasWord(list, word string) bool {
 	return false
 }
 
-// MemoryKills is how many processes of a memory group the kernel has killed for want of memory, with
-// version 2 those of its children too.
+// MemoryKills is how many processes of a memory group the kernel has killed for want of memory,
+// with version 2 those of its children too.
 func (r Root) MemoryKills(g Cgroup) uint64 {
 	file := "/memory.oom_control"
 	if g.V2 {
