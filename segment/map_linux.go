@@ -177,7 +177,7 @@ func sealedFile(n uint64, huge bool) (int, error) {
 		fd, err = unix.MemfdCreate("ibconduit-segment", flags)
 	}
 	if err != nil {
-		return -1, fmt.Errorf("segment: memfd_create: %w", err)
+		return -1, fmt.Errorf("segment: memfd_create: %w%s", err, memfdRemedy(err))
 	}
 	if err = unix.Ftruncate(fd, int64(n)); err != nil {
 		err = fmt.Errorf("segment: memfd of %d bytes: %w", n, err)
@@ -189,6 +189,18 @@ func sealedFile(n uint64, huge bool) (int, error) {
 		return -1, err
 	}
 	return fd, nil
+}
+
+// memfdRemedy is what to do about an error of memfd_create(2), which itself knows EFAULT, EINVAL,
+// EMFILE, ENFILE and ENOMEM: others are a sandbox's.
+func memfdRemedy(err error) string {
+	switch {
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES), errors.Is(err, unix.ENOSYS):
+		return ": a sandbox forbids it; allow memfd_create in its seccomp profile (docker run --security-opt seccomp=FILE)"
+	case errors.Is(err, unix.EMFILE):
+		return ": this process has too many files open; raise ulimit -n"
+	}
+	return ""
 }
 
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL

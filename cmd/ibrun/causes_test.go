@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -95,5 +96,23 @@ func TestAProgramInARelativePath(t *testing.T) {
 				t.Errorf("%q in %q: %v: %s", args, path, err, out)
 			}
 		}
+	}
+}
+
+// One limit is met by many hosts: it is told of once.
+func TestHostsBeyondTheDescriptorsAreToldOnce(t *testing.T) {
+	ssh := filepath.Join(t.TempDir(), "ssh")
+	if err := os.WriteFile(ssh, []byte("#!/bin/sh\nexec sleep 60\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var hosts []string
+	for i := range 24 {
+		hosts = append(hosts, fmt.Sprintf("n%d", i))
+	}
+	cmd := ibrun(t, []string{"IBCONDUIT_SSH=" + ssh})
+	cmd.Path, cmd.Args = "/bin/sh", []string{"sh", "-c", `ulimit -n 64 && exec "$0" -H "$1" true`, self, strings.Join(hosts, ",")}
+	out, _ := cmd.CombinedOutput()
+	if text := string(out); strings.Count(text, "too many open files") != 1 || !strings.Contains(text, "raise ulimit -n") {
+		t.Errorf("code %d: %s", cmd.ProcessState.ExitCode(), text)
 	}
 }

@@ -56,8 +56,15 @@ func (h *hosts) start(ctx context.Context) (ranks []*rank, err error) {
 	if err := h.each(ctx, 0, func(a *agent) error {
 		few <- struct{}{}
 		defer func() { <-few }()
-		return a.connect()
-	}); err != nil {
+		err := a.connect()
+		if errors.Is(err, syscall.EMFILE) { // nor will the job begin without the others
+			h.cut(err)
+		}
+		return err
+	}); errors.Is(err, syscall.EMFILE) { // once for all hosts
+		name := fmt.Sprintf("%s and %d more", h.all[0].name, len(h.all)-1)
+		return nil, &HostError{Host: name, Err: fmt.Errorf("%w (each host takes three descriptors of the launcher, and more while it is reached: raise ulimit -n, or use fewer hosts)", syscall.EMFILE)}
+	} else if err != nil {
 		return nil, err
 	}
 	// It takes no time, unless a host's file system does not answer. Signals are for the ranks now.
