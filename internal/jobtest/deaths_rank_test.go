@@ -25,7 +25,7 @@ const deathsSeed = "IBCONDUIT_TEST_SEED"
 type deaths struct {
 	seed  uint64
 	n     int
-	after []time.Duration // of Join until the rank is killed; 0: it is not
+	after []time.Duration // the first barrier until the rank is killed; 0: it is not
 	cfg   conduit.Config
 }
 
@@ -33,7 +33,16 @@ func newDeaths(seed uint64) *deaths {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	d := &deaths{seed: seed, n: 2 + rng.IntN(5)}
 	d.after = make([]time.Duration, d.n)
-	for _, victim := range rng.Perm(d.n)[:rng.IntN(d.n)] { // one lives
+	// Rank 0 tells of the others' deaths: it dies alone, or over verbs the next death would be found
+	// when the device's tries are over, in some seconds. Else one rank lives besides.
+	victims := []int{0}
+	if rng.IntN(6) > 0 {
+		victims = rng.Perm(d.n - 1)[:rng.IntN(d.n-1)]
+		for i := range victims {
+			victims[i]++
+		}
+	}
+	for _, victim := range victims {
 		d.after[victim] = 1 + time.Duration(rng.Int64N(int64(60*time.Millisecond)))
 	}
 	if rng.IntN(2) == 0 {
@@ -73,11 +82,14 @@ func deathsOfEnvironment() *deaths {
 func deathsProgram(ctx context.Context, j *conduit.Job) error {
 	d := deathsOfEnvironment()
 	s := &survivor{deaths: d, t: j.Team(), begin: time.Now()}
+	broken, err := s.ended(s.t.Barrier(ctx)) // the others are through Join
 	if at := d.after[j.Rank()]; at > 0 {
 		time.AfterFunc(at, func() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL) })
 	}
 	for {
-		broken, err := s.phase(ctx)
+		if err == nil && !broken {
+			broken, err = s.phase(ctx)
+		}
 		if err != nil {
 			return fmt.Errorf("phase %d, operation %d: %w", s.phases, s.number, err)
 		}
@@ -97,7 +109,7 @@ func deathsProgram(ctx context.Context, j *conduit.Job) error {
 		if next.Index(j.Rank()) < 0 {
 			return fmt.Errorf("rank %d is not in the team that it got", j.Rank())
 		}
-		s.t = next
+		s.t, broken = next, false
 		s.phases++
 	}
 	if d.after[j.Rank()] > 0 {
