@@ -116,6 +116,8 @@ func deathsProgram(ctx context.Context, j *conduit.Job) error {
 		select {} // until it is killed
 	}
 	fmt.Printf("rank %d: survived %v\n", j.Rank(), time.Since(s.begin).Round(time.Microsecond))
+	// After a death who closes the job is dead for those that are still in the last barrier.
+	time.Sleep(100 * time.Millisecond)
 	return nil
 }
 
