@@ -8,6 +8,7 @@ import (
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/cache/fencecheck"
 	"github.com/ibconduit/conduit/coll"
+	"github.com/ibconduit/conduit/internal/spin"
 	"github.com/ibconduit/conduit/segment"
 )
 
@@ -26,7 +27,7 @@ type Job struct {
 	memory    *transient
 	members   *membership
 	networks  networks
-	crowded   bool // more ranks share the processors of this one than there are
+	sharing   spin.Sharing // of the processors, with other ranks
 	coll      *coll.Teams
 	checker   *fencecheck.Checker // nil: nothing looks for missing fences
 	messages  endpoints           // of the program

@@ -166,7 +166,7 @@ func (j *joining) connect(ctx context.Context) error {
 	}
 	if j.cfg.Fabric != FabricIBV {
 		j.shm, err = shm.New(shm.Config{Rank: j.rank, Size: j.size, Segment: j.seg, Job: j.boot.JobID(),
-			Crowded: func() bool { return j.crowded }, OnDown: j.members.die, OnLeft: j.members.leave})
+			Sharing: &j.sharing, OnDown: j.members.die, OnLeft: j.members.leave})
 		if err != nil {
 			return j.abstain(ctx, err)
 		}
@@ -180,7 +180,7 @@ func (j *joining) connect(ctx context.Context) error {
 	for r := range where {
 		where[r] = j.hellos[r].where
 	}
-	j.crowded = spin.Crowded(where, j.rank, spin.Quota())
+	j.sharing.SetCrowded(spin.Crowded(where, j.rank, spin.Quota()))
 	j.unreachable, j.far = make([]error, j.size), -1
 	for r, h := range j.hellos {
 		j.networks.routes[r].user = h.user

@@ -111,7 +111,7 @@ func (j *joining) openEndpoints() error {
 
 // open opens endpoints.
 func (j *Job) open(s *endpoints, cfg am.Config) error {
-	cfg.Rank, cfg.Size, cfg.Table, cfg.OnClosed = j.rank, j.size, s.table, j.closedPeer
+	cfg.Rank, cfg.Size, cfg.Table, cfg.OnClosed, cfg.Sharing = j.rank, j.size, s.table, j.closedPeer, &j.sharing
 	for _, n := range j.networks.all {
 		m, ok := n.(fabric.Messenger)
 		if !ok {

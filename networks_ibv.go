@@ -18,6 +18,6 @@ func newIBV(j *joining) (fabric.Network, error) {
 		Device: j.cfg.Device, Port: j.cfg.Port, GIDIndex: j.cfg.gidIndex(),
 		Lanes: j.cfg.Workers + j.needs.lanes, Depth: j.cfg.QueueDepth, Eager: j.cfg.EagerPeers, Connections: j.cfg.MaxConnections,
 		ZeroCopyMin: j.cfg.ZeroCopyMin, Origin: j.cfg.BufferOrigin,
-		Messages: messages, Crowded: j.crowded, OnDown: j.members.die, Log: j.cfg.Logger,
+		Messages: messages, Sharing: &j.sharing, OnDown: j.members.die, Log: j.cfg.Logger,
 	})
 }

@@ -64,8 +64,8 @@ func inQuota(t *testing.T, want string) {
 	}
 	for _, ranks := range []int{1, 2} {
 		err := RunLocalConfig(t.Context(), ranks, Config{Fabric: FabricSHM, SegmentSize: 1 << 16}, func(j *Job) error {
-			if crowded := ranks == 2; j.crowded != crowded {
-				return fmt.Errorf("%d ranks with a quota of %s: crowded %t, want %t", ranks, want, j.crowded, crowded)
+			if crowded := ranks == 2; j.sharing.Crowded() != crowded {
+				return fmt.Errorf("%d ranks with a quota of %s: crowded %t, want %t", ranks, want, j.sharing.Crowded(), crowded)
 			}
 			return nil
 		})

@@ -44,10 +44,10 @@ func (v view) Messages() am.Via { return v.j.services() }
 func (v view) CopyMax() int { return v.j.networks.copyMax }
 
 func (v view) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value uint64, stop func() error) error {
-	return env.WaitWord(ctx, v.j.crowded, word, c, value, stop)
+	return env.WaitWord(ctx, &v.j.sharing, word, c, value, stop)
 }
 
-func (v view) Crowded() bool { return v.j.crowded }
+func (v view) Crowded() bool { return v.j.sharing.Crowded() }
 
 func (v view) Down(rank int) error           { return v.j.members.cause(rank) }
 func (v view) SetDown(rank int, cause error) { v.j.members.die(rank, cause) }

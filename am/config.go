@@ -79,8 +79,7 @@ type Config struct {
 	Flow flow.Config
 
 	// SpinFor is for how long a goroutine that waits polls without anything happening before it
-	// sleeps. It doubles, up to 8 times as long, while sleeps turn out shorter than that. 0: 75 µs,
-	// and, unless there is a Host, no time at all with less than two processors. -1: no time.
+	// sleeps. 0: 75 µs, and, unless there is a Host, no time at all with less than two processors. -1: no time.
 	SpinFor time.Duration
 	// AttendAfter is for how long no goroutine polls before the attendant does. 0: 1 ms, the least.
 	// -1: there is no attendant; messages are handled while a goroutine waits for the endpoint or
@@ -103,6 +102,9 @@ type Config struct {
 	// (AttendAfter). 0: 10 s.
 	CloseAfter time.Duration
 
+	// Sharing is what the job's waits know of who shares the processors. nil: of the endpoint's own, or
+	// none if there is a Host.
+	Sharing *spin.Sharing
 	// Fencer learns of requests, replies and handlers. nil: none, which costs nothing.
 	Fencer Fencer
 	// Host runs goroutines. nil: the Go runtime.
@@ -140,8 +142,12 @@ func (c *Config) populate() error {
 	orDefault(&c.Prepares, c.Sends/2)
 	// GOMAXPROCS is at least 2 whatever the quota of the control group; a simulation must not depend
 	// on the machine.
-	if _, real := c.Host.(Goroutines); c.SpinFor == 0 && (!real || min(runtime.GOMAXPROCS(0), spin.Cores()) >= 2) {
+	_, real := c.Host.(Goroutines)
+	if c.SpinFor == 0 && (!real || min(runtime.GOMAXPROCS(0), spin.Cores()) >= 2) {
 		c.SpinFor = 75 * time.Microsecond
+	}
+	if real && c.Sharing == nil {
+		c.Sharing = new(spin.Sharing)
 	}
 	orDefault(&c.AttendAfter, time.Millisecond)
 	orDefault(&c.StallAfter, time.Minute)

@@ -46,7 +46,6 @@ func Open(net fabric.Messenger, i int, cfg Config) (*Endpoint, error) {
 	if slow := senders.Slowest(); cfg.SilentAfter > 0 && l.forgotten() < 2*slow {
 		l.cfg.SilentAfter = 8 * slow // else a question would be forgotten before the next
 	}
-	l.patience = newPatience(cfg.SpinFor)
 	if cfg.AttendAfter > 0 {
 		l.attendant = l.newWaiter()
 		cfg.Host.Go("attendant", l.attend)

@@ -20,10 +20,9 @@ type progress struct {
 	waiting atomic.Int32 // length of core.parked
 
 	// Of the leader.
-	taken    int    // events of the last poll
-	waits    uint64 // that are not in stats.waits yet
-	patience patience
-	spare    *batch // the last one, if nothing came with it
+	taken int    // events of the last poll
+	waits uint64 // that are not in stats.waits yet
+	spare *batch // the last one, if nothing came with it
 
 	attends atomic.Bool // the attendant leads
 	gone    atomic.Bool // the attendant has ended
@@ -139,26 +138,32 @@ func (g *progress) park(ctx context.Context, w *waiter, first bool) error {
 // caller leads, and does not any more when it returns. known is the time, if that is known; else 0.
 func (g *progress) collect(ctx context.Context, w *waiter, known time.Duration, sleep bool) *batch {
 	b := g.leaderBatch()
+	gave := time.Duration(0) // how long the processor was given away before this round
 	for from := time.Duration(0); ; {
 		now := g.round(b, g.budget(sleep), known)
 		known = 0
+		if gave > 0 {
+			g.cfg.Sharing.Learn(gave, g.taken > 0 || w.pending())
+			gave = 0
+		}
 		if b.n > 0 || w.pending() || g.unclaimed.Load() > 0 || ctx.Err() != nil || g.closing.Load() || g.overdue(w, now) {
 			break
 		}
 		if from == 0 || g.taken > 0 {
 			from = now
 		}
-		if sleep || now-from >= g.patience.now {
-			if sleep && g.waiting.Load() > 0 { // a parked goroutine polls better than the attendant
-				break
-			}
-			if d := g.sleep(ctx, w); !sleep {
-				g.patience.slept(d)
-			}
-			from = 0
-			continue
+		if sleep && g.waiting.Load() > 0 { // a parked goroutine polls better than the attendant
+			break
 		}
-		g.cfg.Host.Yield()
+		switch idle := now - from; {
+		case sleep || idle >= g.cfg.SpinFor:
+			g.sleep(ctx, w)
+			from = 0
+		case g.cfg.Sharing != nil && g.cfg.Sharing.Probe(idle):
+			gave = g.cfg.Sharing.Yield(idle)
+		default:
+			g.cfg.Host.Yield()
+		}
 	}
 	b = g.leaveWith(b)
 	if b != nil && (g.attendant == nil || sleep) {
@@ -192,6 +197,9 @@ func (g *progress) leaveWith(b *batch) *batch {
 func (g *progress) budget(sleep bool) time.Duration {
 	if sleep || g.cfg.SpinFor == 0 {
 		return 0
+	}
+	if s := g.cfg.Sharing; s != nil {
+		return min(pollBudget, s.After())
 	}
 	return pollBudget
 }
@@ -238,9 +246,8 @@ func (g *progress) round(b *batch, budget, known time.Duration) time.Duration {
 	return now
 }
 
-// sleep waits in the network until something arrives, and returns for how long. The network's Wake
-// ends it for w.
-func (g *progress) sleep(ctx context.Context, w *waiter) time.Duration {
+// sleep waits in the network until something arrives. The network's Wake ends it for w.
+func (g *progress) sleep(ctx context.Context, w *waiter) {
 	began := g.net.Now()
 	if old := g.armed.Load(); time.Duration(old) <= began { // it has rung: a later arm must not rely on it
 		g.armed.CompareAndSwap(old, 0)
@@ -258,7 +265,6 @@ func (g *progress) sleep(ctx context.Context, w *waiter) time.Duration {
 		}
 	}
 	w.mode.Store(awake)
-	return g.net.Now() - began
 }
 
 // overdue reports whether w waits for too long.

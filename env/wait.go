@@ -11,9 +11,10 @@ import (
 	"github.com/ibconduit/conduit/internal/spin"
 )
 
-// WaitWord is Env.WaitWord where ranks are processes in real time. crowded is Env.Crowded.
-func WaitWord(ctx context.Context, crowded bool, word *uint64, c fabric.Cond, value uint64, stop func() error) error {
-	w := spin.Waiter{Crowded: crowded}
+// WaitWord is Env.WaitWord where ranks are processes in real time.
+func WaitWord(ctx context.Context, s *spin.Sharing, word *uint64, c fabric.Cond, value uint64, stop func() error) error {
+	w := spin.Waiter{Sharing: s}
+	defer func() { w.Done(c.Holds(atomic.LoadUint64(word), value)) }()
 	for !c.Holds(atomic.LoadUint64(word), value) {
 		if !w.Pause() {
 			continue

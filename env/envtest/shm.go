@@ -13,6 +13,7 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/fabrictest"
 	"github.com/ibconduit/conduit/fabric/shm"
+	"github.com/ibconduit/conduit/internal/spin"
 	"github.com/ibconduit/conduit/segment"
 )
 
@@ -46,7 +47,8 @@ func On(t testing.TB, n int, open func(rank int, m *segment.Mapping) (fabric.Net
 			t.Fatal(err)
 		}
 		defer nets[i].Close()
-		ranks[i] = &realRank{newRank(i, n, nets[i])}
+		ranks[i] = &realRank{rank: newRank(i, n, nets[i])}
+		ranks[i].sharing.SetCrowded(n > runtime.NumCPU())
 		ranks[i].place(specs, offs, m.Bytes())
 	}
 	if err := fabrictest.Connect(ctx, nets); err != nil {
@@ -76,12 +78,15 @@ func each(t testing.TB, n int, f func(i int) error) {
 }
 
 // realRank is the Env of a rank that is goroutines.
-type realRank struct{ *rank }
+type realRank struct {
+	*rank
+	sharing spin.Sharing
+}
 
 func (r *realRank) Host() env.Host { return env.Goroutines{} }
 
 func (r *realRank) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value uint64, stop func() error) error {
-	return env.WaitWord(ctx, r.Crowded(), word, c, value, stop)
+	return env.WaitWord(ctx, &r.sharing, word, c, value, stop)
 }
 
-func (r *realRank) Crowded() bool { return r.size > runtime.NumCPU() }
+func (r *realRank) Crowded() bool { return r.sharing.Crowded() }

@@ -16,6 +16,7 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/spin"
 	"github.com/ibconduit/conduit/regcache"
 	"github.com/ibconduit/conduit/segment"
 	"github.com/ibconduit/conduit/verbs"
@@ -57,9 +58,8 @@ type Config struct {
 	ZeroCopyMin int64
 	// Origin says where such memory comes from; see package regcache. Default: anywhere.
 	Origin regcache.Origin
-	// Crowded says that more ranks share this one's processors than there are: who waits for a word
-	// lets others run at once.
-	Crowded bool
+	// Sharing is what the job's waits know of who shares the processors. Default: of the network's own.
+	Sharing *spin.Sharing
 	// OnDown is called once for each peer that the device finds down before PeerDown is called for
 	// it, from any goroutine that uses a lane or an endpoint. May be nil.
 	OnDown func(rank int, cause error)
@@ -120,6 +120,9 @@ var _ fabric.Messenger = (*Network)(nil)
 
 // New opens the device and registers the segment.
 func New(cfg Config) (*Network, error) {
+	if cfg.Sharing == nil {
+		cfg.Sharing = new(spin.Sharing)
+	}
 	n := &Network{cfg: cfg, log: cfg.Log}
 	if n.log == nil {
 		n.log = slog.New(slog.DiscardHandler)

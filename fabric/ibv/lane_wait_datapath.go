@@ -193,7 +193,8 @@ func (l *lane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value 
 	if err := e.post(); err != nil {
 		return err
 	}
-	w := spin.Waiter{Crowded: e.net.cfg.Crowded}
+	w := spin.Waiter{Sharing: e.net.cfg.Sharing}
+	defer func() { w.Done(c.Holds(atomic.LoadUint64(word), value)) }()
 	for turn := 0; !c.Holds(atomic.LoadUint64(word), value); {
 		if !w.Pause() {
 			continue

@@ -46,7 +46,6 @@ type endpoint struct {
 	guard   owner.Guard
 	count   *pollCounts   // written with polling
 	lent    []int32       // notes of the last Poll
-	idle    time.Duration // that Poll has spent since there was something
 
 	region  *region
 	receive receiver // of messages

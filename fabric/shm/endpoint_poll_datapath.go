@@ -2,7 +2,6 @@ package shm
 
 import (
 	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,9 +35,8 @@ func (r *receiver) postLocked(id uint32) {
 }
 
 const (
-	pollTurns   = 64                    // looks between two looks at the clock
-	yieldFrom   = 20 * time.Microsecond // of idling, over all Polls, before others run in between
-	repairEvery = 256                   // Polls: those that bring nothing may all be too short to idle
+	pollTurns   = 64  // looks between two looks at the clock
+	repairEvery = 256 // Polls without a budget
 )
 
 // Poll returns events, or none after budget.
@@ -65,9 +63,7 @@ func (ep *endpoint) Poll(events []fabric.Event, budget time.Duration) (int, erro
 	if n == 0 && err == nil && budget > 0 {
 		n, err = ep.pollForLocked(events, budget)
 	}
-	if n > 0 {
-		ep.idle = 0
-	} else if ep.count.polls%repairEvery == 0 {
+	if n == 0 && ep.count.polls%repairEvery == 0 {
 		ep.repairLocked()
 	}
 	return n, err
@@ -76,24 +72,18 @@ func (ep *endpoint) Poll(events []fabric.Event, budget time.Duration) (int, erro
 // pollForLocked polls until there is something or the time is over.
 func (ep *endpoint) pollForLocked(events []fabric.Event, budget time.Duration) (int, error) {
 	start := time.Now()
-	before := ep.idle
 	for {
 		for range pollTurns {
 			if n, err := ep.pollLocked(events); n > 0 || err != nil {
 				return n, err
 			}
 		}
-		spent := time.Since(start)
-		if ep.idle = before + spent; spent >= budget {
+		if time.Since(start) >= budget {
+			ep.repairLocked()
 			return 0, nil
 		}
 		if ep.stuck.Load() > 0 {
 			ep.retry()
-		}
-		if ep.idle >= yieldFrom || ep.n.crowded {
-			ep.repairLocked()
-			runtime.Gosched()
-			yieldCore() // the peer may need this very core
 		}
 	}
 }

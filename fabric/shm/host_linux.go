@@ -43,6 +43,3 @@ func peerUser(c *net.UnixConn) (uint32, error) {
 	}
 	return cred.Uid, nil
 }
-
-// yieldCore is sched_yield(2).
-func yieldCore() { unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

@@ -27,7 +27,7 @@ var _ fabric.Lane = (*lane)(nil)
 
 // newLaneLocked opens a lane.
 func (n *Network) newLaneLocked() (*lane, error) {
-	l := &lane{targets: n.targets, net: n, waiter: spin.Waiter{Crowded: n.crowded}}
+	l := &lane{targets: n.targets, net: n, waiter: spin.Waiter{Sharing: n.cfg.Sharing}}
 	if k := len(n.counters); k > 0 {
 		l.count, n.counters = n.counters[k-1], n.counters[:k-1]
 		*l.count = fabric.Counters{}
@@ -157,7 +157,7 @@ func (l *lane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value 
 		return err
 	}
 	defer l.guard.Exit()
-	l.waiter.Reset()
+	defer func() { l.waiter.Done(c.Holds(atomic.LoadUint64(word), value)) }()
 	for !c.Holds(atomic.LoadUint64(word), value) {
 		if !l.waiter.Pause() {
 			continue

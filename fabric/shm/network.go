@@ -34,9 +34,9 @@ type Config struct {
 	// reach each other.
 	Job string
 
-	// Crowded, if not nil, is asked in Connect whether more ranks share this one's processors than
-	// there are. Default: whether more are connected than there are processors.
-	Crowded func() bool
+	// Sharing is what the job's waits know of who shares the processors. nil: of the network's own,
+	// which is crowded where more ranks are connected than there are processors.
+	Sharing *spin.Sharing
 
 	// OnDown, if not nil, is called once for each rank that died, from another
 	// goroutine. It may call the Network, but not wait for Close.
@@ -69,7 +69,6 @@ type Network struct {
 	open       int                       // endpoints; with mu
 
 	start    time.Time
-	crowded  bool // who waits lets others run at once
 	closing  atomic.Bool
 	watchers sync.WaitGroup
 	tracked  *handle.Handle
@@ -186,9 +185,10 @@ func (n *Network) Connect(ctx context.Context, addrs [][]byte, _ fabric.Exchange
 			ranks++
 		}
 	}
-	n.state, n.crowded = joined, ranks > spin.Cores()
-	if n.cfg.Crowded != nil {
-		n.crowded = n.cfg.Crowded()
+	n.state = joined
+	if n.cfg.Sharing == nil {
+		n.cfg.Sharing = new(spin.Sharing)
+		n.cfg.Sharing.SetCrowded(ranks > spin.Cores())
 	}
 	for r := range known {
 		if known[r] != nil {

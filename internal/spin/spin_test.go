@@ -5,39 +5,102 @@ import (
 	"time"
 )
 
-// A waiter spins first, and reports a pause only now and then.
-func TestPauseSpinsBeforeItGivesWay(t *testing.T) {
-	var w Waiter
-	for i := 1; i < spins; i++ {
-		if w.Pause() {
-			t.Fatalf("turn %d gave way, want %d turns of spinning", i, spins)
+// turns calls Pause until it has given way so often, and returns how many calls that took.
+func turns(w *Waiter, times int) (n int) {
+	for times > 0 {
+		if n++; w.Pause() {
+			times--
 		}
 	}
-	if !w.Pause() {
-		t.Errorf("turn %d did not give way", spins)
+	return n
+}
+
+func TestPauseSpinsBeforeItGivesWay(t *testing.T) {
+	w := Waiter{Sharing: new(Sharing)}
+	for i := 1; i < clockEvery; i++ {
+		if w.Pause() {
+			t.Fatalf("turn %d gave way, want %d turns of spinning at least", i, clockEvery)
+		}
 	}
-	w.Reset()
+	begin := time.Now()
+	turns(&w, 1)
+	if spun := time.Since(begin); spun < Late-time.Microsecond {
+		t.Errorf("a waiter that knows nothing yielded after %v, want %v", spun, Late)
+	}
+	w.Done(false)
 	if w.Pause() {
-		t.Error("the first turn after Reset gave way")
+		t.Error("the first turn of another wait gave way")
 	}
 }
 
 // Where cores are short each turn gives way.
 func TestACrowdedWaiterNeverSpins(t *testing.T) {
-	w := Waiter{Crowded: true}
-	for i := range 5 {
-		if !w.Pause() {
-			t.Errorf("turn %d spun", i)
-		}
+	w := Waiter{Sharing: new(Sharing)}
+	w.Sharing.SetCrowded(true)
+	if n := turns(&w, 5); n != 5 {
+		t.Errorf("5 pauses took %d turns", n)
+	}
+	if got := w.Sharing.Stats(); got.Yields+got.Naps != 5 { // beside a foreign process it sleeps
+		t.Errorf("%+v, want 5 yields", got)
 	}
 }
 
 // A long wait costs few turns: it sleeps.
 func TestALongWaitSleeps(t *testing.T) {
-	w := Waiter{Crowded: true, start: time.Now().Add(-time.Second)}
+	w := Waiter{Sharing: new(Sharing), start: time.Now().Add(-time.Second)}
+	w.Sharing.SetCrowded(true)
 	begin := time.Now()
 	w.Pause()
 	if d := time.Since(begin); d < sleepMin {
 		t.Errorf("a turn after a second took %v, want a sleep of %v at least", d, sleepMin)
+	}
+	if got := w.Sharing.Stats(); got.Yields != 0 {
+		t.Errorf("%+v, want no yield", got)
+	}
+}
+
+// A yield that brought what was awaited says that the peer needs this processor.
+func TestAYieldThatServedComesEarlyNextTime(t *testing.T) {
+	s := new(Sharing)
+	w := Waiter{Sharing: s}
+	w.gave = switchFrom
+	w.Done(false)
+	if s.After() != Late {
+		t.Errorf("after a yield in vain waits yield after %v, want %v", s.After(), Late)
+	}
+	w.gave = switchFrom
+	w.Done(true)
+	if s.After() != Early {
+		t.Errorf("after a yield that served waits yield after %v, want %v", s.After(), Early)
+	}
+}
+
+// A yield that returns at once says that nobody else needs this processor.
+func TestAYieldToNobodyEndsEarlyYields(t *testing.T) {
+	s := new(Sharing)
+	s.Learn(switchFrom, true)
+	s.Learn(switchFrom-1, true)
+	if s.After() != Late || !s.Probe(Late) {
+		t.Errorf("waits yield after %v (probe %t), want %v", s.After(), s.Probe(Late), Late)
+	}
+}
+
+// A yield that lasts a slice says that a foreign process ran: no others for a while.
+func TestAForeignSliceEndsEarlyYields(t *testing.T) {
+	s := new(Sharing)
+	s.Learn(switchFrom, true)
+	s.Learn(foreignFrom, true)
+	if s.After() != Late || s.Probe(time.Second) {
+		t.Errorf("after a slice waits yield after %v (probe %t), want %v and no probe", s.After(), s.Probe(time.Second), Late)
+	}
+	if gave := s.Yield(Late); gave != 0 {
+		t.Errorf("a yield took %v, want a sleep", gave)
+	}
+	if got, want := s.Stats(), (Stats{Foreign: 1, Naps: 1}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	s.barred.Store(0)
+	if s.Yield(Late); s.Stats().Yields != 1 {
+		t.Errorf("%+v, want a yield when that is over", s.Stats())
 	}
 }

@@ -2,8 +2,13 @@
 
 package spin
 
-import "runtime"
+import (
+	"runtime"
+	"time"
+)
 
 func yieldCore() { runtime.Gosched() }
+
+func sleepBriefly(d time.Duration) { time.Sleep(d) }
 
 func allowed() []uint64 { return nil }

@@ -1,0 +1,121 @@
+package spin
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+)
+
+// Sharing is what the waits of a job know of the processes that share its processors: whether what
+// is awaited comes from one that needs this very processor.
+//
+// It learns from the yields themselves. One that returns at once says that no other process needs
+// this processor: waits yield late. One after which the awaited is there, soon, says that the peer
+// ran meanwhile: from then on waits yield early. One that lasts as long as a slice of the
+// scheduler says that a process has run that has nothing to do with the job: from then on waits
+// yield late, and for a while sleep for some microseconds instead, since a thread that a timer wakes
+// preempts such a process. No clock or counter of the kernel tells the two apart beforehand: beside
+// a foreign busy process there are involuntary switches and slow peers too.
+//
+// The zero value yields late until it has learned. It may be used by many goroutines at once.
+type Sharing struct {
+	crowded atomic.Bool
+	early   atomic.Bool
+	barred  atomic.Int64 // the time since start until which there are no yields
+	yields  atomic.Uint64
+	foreign atomic.Uint64
+	naps    atomic.Uint64
+}
+
+const (
+	// Early and Late are how long a wait spins before it yields. A switch to the peer and back takes
+	// some 2 us. What is waited for on another processor mostly comes within Late.
+	Early = time.Microsecond
+	Late  = 20 * time.Microsecond
+	// switchFrom is what a yield lasts at least that lets another process run. On a processor of its
+	// own one took 0.36 us, and 2.5 us with another that yields at once.
+	switchFrom = time.Microsecond
+	// foreignFrom is what a yield lasts at least that went to a process without a wait of its own: the
+	// shortest slice is 0.7 ms (Linux, kernel/sched/fair.c, sysctl_sched_base_slice).
+	foreignFrom = 400 * time.Microsecond
+	// barredFor is for how many times what a yield gave to a foreign process there are no others.
+	barredFor = 64
+	// nap is short of the kernel's timer slack (50 us, prctl(2)), which it takes in addition.
+	nap = 20 * time.Microsecond
+)
+
+var start = time.Now()
+
+// SetCrowded says that more spinners share the processors than there are, so that spinning only
+// takes time from what it waits for.
+func (s *Sharing) SetCrowded(on bool) { s.crowded.Store(on) }
+
+// Crowded is what SetCrowded said.
+func (s *Sharing) Crowded() bool { return s.crowded.Load() }
+
+// After is how long a wait spins before it yields.
+func (s *Sharing) After() time.Duration {
+	switch {
+	case s.crowded.Load():
+		return 0
+	case s.early.Load():
+		return Early
+	}
+	return Late
+}
+
+// Probe reports whether a wait that can sleep until it is woken should yield after it has waited for
+// so long.
+func (s *Sharing) Probe(waited time.Duration) bool { return waited >= s.After() && !s.isBarred() }
+
+func (s *Sharing) isBarred() bool { return int64(time.Since(start)) < s.barred.Load() }
+
+// Yield lets other goroutines run, which may be ranks too, and gives the processor to other
+// processes (sched_yield(2)). It returns for how long, with which Learn is called; 0: it has slept.
+//
+// Goroutines come later where another process is what is awaited: for each Gosched the runtime may
+// wake a thread, which takes the processor from it.
+func (s *Sharing) Yield(waited time.Duration) time.Duration {
+	if s.After() != Early || waited >= Late {
+		runtime.Gosched()
+	}
+	if s.isBarred() {
+		s.naps.Add(1)
+		sleepBriefly(nap)
+		return 0
+	}
+	s.yields.Add(1)
+	from := time.Now()
+	yieldCore()
+	return max(time.Since(from), 1)
+}
+
+// Learn is told whether what was awaited was there after a yield.
+func (s *Sharing) Learn(took time.Duration, there bool) {
+	early := s.early.Load()
+	switch {
+	case took < switchFrom:
+		early = false
+	case took >= foreignFrom:
+		early = false
+		s.foreign.Add(1)
+		s.barred.Store(int64(time.Since(start) + barredFor*took))
+	default:
+		early = early || there
+	}
+	if s.early.Load() != early {
+		s.early.Store(early)
+	}
+}
+
+// Stats are counts of events.
+type Stats struct {
+	Yields  uint64
+	Foreign uint64 // yields that a foreign process used
+	Naps    uint64 // sleeps in place of yields
+}
+
+// Stats returns the counts.
+func (s *Sharing) Stats() Stats {
+	return Stats{Yields: s.yields.Load(), Foreign: s.foreign.Load(), Naps: s.naps.Load()}
+}
