@@ -16,7 +16,7 @@ go build -o "$bin" ./cmd/ibrun ./hack/crowd
 times() {
 	local run=()
 	[ "$1" != ibv ] || run=(hack/softverbs/run)
-	IBCONDUIT_FABRIC=$1 "${run[@]}" taskset -c "$2" "$bin/ibrun" --timeout 300s -n "$3" "$bin/crowd" | sed 's/^\[0\] //'
+	IBCONDUIT_FABRIC=$1 "${run[@]}" taskset -c "$2" "$bin/ibrun" --timeout 300s -n "$3" "$bin/crowd" | sed 's/^\[ *0\] //'
 }
 
 [ $# -gt 0 ] || set -- shm ibv
