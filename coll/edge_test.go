@@ -191,3 +191,35 @@ func TestWhoIsTakenForDeadIsTold(t *testing.T) {
 		return nil
 	})
 }
+
+// Who has left a barrier may shrink the team while others are still in it: there it fails, and who
+// did so is named. All go on together.
+func TestAShrinkEndsABarrierThatOthersAreIn(t *testing.T) {
+	var w *envtest.World
+	onSim(t, sim.Config{Ranks: 3, Seed: 1}, small, func(v *envtest.World) { w = v }, func(ctx context.Context, e env.Env, all *coll.Team) error {
+		if err := all.Barrier(ctx); err != nil {
+			return err
+		}
+		if e.Rank() == 0 {
+			// Rank 2 waits for rank 1, and rank 1 for rank 2. Rank 0 waits for neither of these messages.
+			w.Delay(1, 2, time.Millisecond)
+		}
+		e.Host().Sleep(100 * time.Microsecond)
+		switch err := all.Barrier(ctx); {
+		case e.Rank() == 0 && err != nil:
+			return err
+		case e.Rank() != 0:
+			if err := broken(err, coll.Shrunk, 0, coll.KindShrink, 0); err != nil {
+				return err
+			}
+		}
+		next, err := all.Shrink(ctx)
+		if err != nil {
+			return err
+		}
+		if next.Size() != 3 {
+			return fmt.Errorf("%d members go on, want 3", next.Size())
+		}
+		return everything(ctx, e, next)
+	})
+}

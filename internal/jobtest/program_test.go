@@ -43,7 +43,11 @@ func rankMain(what string) int {
 		if err != nil {
 			closing = 3 * time.Second
 		}
-		j, err := conduit.Join(ctx, conduit.Config{SegmentSize: size, CloseTimeout: closing})
+		cfg := conduit.Config{SegmentSize: size, CloseTimeout: closing}
+		if f := configures[what]; f != nil {
+			f(&cfg)
+		}
+		j, err := conduit.Join(ctx, cfg)
 		if err != nil {
 			return err
 		}
@@ -61,7 +65,11 @@ var programs = map[string]func(ctx context.Context, j *conduit.Job) error{
 	"exchange":   exchangeProgram,
 	"die-before": func(ctx context.Context, j *conduit.Job) error { return j.Barrier(ctx) },
 	"strangers":  exchangeProgram,
+	"deaths":     deathsProgram,
 }
+
+// configures are what programs change of the configuration.
+var configures = map[string]func(*conduit.Config){"deaths": configureDeaths}
 
 // prologues are what rank 1 does before it joins.
 var prologues = map[string]func(ctx context.Context) error{
