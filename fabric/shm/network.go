@@ -201,7 +201,7 @@ func (n *Network) Connect(ctx context.Context, addrs [][]byte, _ fabric.Exchange
 	n.state = joined
 	if n.cfg.Sharing == nil {
 		n.cfg.Sharing = new(spin.Sharing)
-		n.cfg.Sharing.SetCrowded(ranks > spin.Cores())
+		n.cfg.Sharing.SetRanks((ranks + spin.Cores() - 1) / spin.Cores())
 	}
 	for r := range known {
 		if known[r] != nil {

@@ -3,6 +3,7 @@ package spin
 import (
 	"encoding/binary"
 	"hash/fnv"
+	"math"
 	"math/bits"
 	"os"
 	"runtime"
@@ -10,7 +11,7 @@ import (
 	"github.com/ibconduit/conduit/internal/sysinfo"
 )
 
-// Processors says where this process runs, for Crowded of others: 8 bytes that stand for the
+// Processors says where this process runs, for PerProcessor of others: 8 bytes that stand for the
 // machine, then words of 64 bits with one for each processor that the process may use.
 // Where that is not known there are none.
 func Processors() []byte {
@@ -52,10 +53,10 @@ func Cores() int {
 	return n
 }
 
-// Crowded reports whether processors are short where one of several processes runs: more of them
-// share its processors than there are, or than its quota. all are what Processors returned at each,
-// or anything.
-func Crowded(all [][]byte, me int, quota float64) bool {
+// PerProcessor is how many of several processes share a processor where one of them runs, at least
+// 1: those that share its processors, over these, or over its quota. all are what Processors
+// returned at each, or anything.
+func PerProcessor(all [][]byte, me int, quota float64) int {
 	var union [maxWords]uint64
 	sharers, cpus := 0, 0
 	for _, b := range all {
@@ -69,7 +70,11 @@ func Crowded(all [][]byte, me int, quota float64) bool {
 	for _, w := range union {
 		cpus += bits.OnesCount64(w)
 	}
-	return sharers > cpus || quota > 0 && float64(sharers) > quota
+	room := float64(max(cpus, 1))
+	if quota > 0 {
+		room = min(room, quota)
+	}
+	return max(int(math.Ceil(float64(sharers)/room)), 1)
 }
 
 // shares reports whether two processes share a processor.

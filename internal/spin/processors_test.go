@@ -14,6 +14,8 @@ func rank(host string, words ...uint64) []byte {
 	return b
 }
 
+func crowded(all [][]byte, me int, quota float64) bool { return PerProcessor(all, me, quota) > 1 }
+
 func TestWhoSharesProcessorsIsCounted(t *testing.T) {
 	const a, b = "host of a", "host of b"
 	all := func(n int, r []byte) (list [][]byte) {
@@ -43,7 +45,7 @@ func TestWhoSharesProcessorsIsCounted(t *testing.T) {
 		"two with a quota of 2":  {all: all(2, rank(a[:8], 15)), quota: 2},
 		"three with less":        {all: all(3, rank(a[:8], 15)), quota: 2.5, want: true},
 	} {
-		if got := Crowded(c.all, 0, c.quota); got != c.want {
+		if got := crowded(c.all, 0, c.quota); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
@@ -53,12 +55,12 @@ func TestProcessorsAreThoseOfThisProcess(t *testing.T) {
 	mine := Processors()
 	all := [][]byte{mine}
 	for range runtime.NumCPU() {
-		if runtime.GOOS == "linux" && Crowded(all, 0, 0) {
+		if runtime.GOOS == "linux" && crowded(all, 0, 0) {
 			t.Errorf("%d processes are too many for %d processors", len(all), runtime.NumCPU())
 		}
 		all = append(all, mine)
 	}
-	if runtime.GOOS == "linux" && !Crowded(all, 0, 0) {
+	if runtime.GOOS == "linux" && !crowded(all, 0, 0) {
 		t.Errorf("%d processes are not too many for %d processors", len(all), runtime.NumCPU())
 	}
 }
@@ -66,7 +68,7 @@ func TestProcessorsAreThoseOfThisProcess(t *testing.T) {
 func FuzzCrowded(f *testing.F) {
 	f.Add(rank("a host 1", 3), rank("a host 1", 1, 2))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
-		if Crowded([][]byte{a, b}, 0, 0) != Crowded([][]byte{b, a}, 1, 0) {
+		if crowded([][]byte{a, b}, 0, 0) != crowded([][]byte{b, a}, 1, 0) {
 			t.Errorf("the order of %x and %x matters", a, b)
 		}
 	})
@@ -75,10 +77,27 @@ func FuzzCrowded(f *testing.F) {
 // Containers of one machine differ in their names, and share its processors.
 func TestContainersShareProcessors(t *testing.T) {
 	boot := []byte("0d2f5e1c\n")
-	if a, b := machine(boot, "pod-0"), machine(boot, "pod-1"); !Crowded([][]byte{append(a, rank("", 1)...), append(b, rank("", 1)...)}, 0, 0) {
+	if a, b := machine(boot, "pod-0"), machine(boot, "pod-1"); !crowded([][]byte{append(a, rank("", 1)...), append(b, rank("", 1)...)}, 0, 0) {
 		t.Error("two ranks on one processor of one machine are not crowded")
 	}
-	if a, b := machine(nil, "host-0"), machine(nil, "host-1"); Crowded([][]byte{append(a, rank("", 1)...), append(b, rank("", 1)...)}, 0, 0) {
+	if a, b := machine(nil, "host-0"), machine(nil, "host-1"); crowded([][]byte{append(a, rank("", 1)...), append(b, rank("", 1)...)}, 0, 0) {
 		t.Error("ranks of two machines are crowded")
+	}
+}
+
+func TestRanksOfAProcessorAreCounted(t *testing.T) {
+	mine := rank("a host 1", 3) // two processors
+	for _, c := range []struct {
+		ranks int
+		quota float64
+		want  int
+	}{{1, 0, 1}, {2, 0, 1}, {3, 0, 2}, {4, 0, 2}, {16, 0, 8}, {2, 1, 2}, {1, 0.5, 2}} {
+		var all [][]byte
+		for range c.ranks {
+			all = append(all, mine)
+		}
+		if got := PerProcessor(all, 0, c.quota); got != c.want {
+			t.Errorf("%d ranks, quota %v: %d a processor, want %d", c.ranks, c.quota, got, c.want)
+		}
 	}
 }
