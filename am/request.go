@@ -127,14 +127,15 @@ func (c *Call) Wanted() bool { return c.head.wants }
 // Go has f run on a goroutine of its own, for which Quiesce, Drain and Close wait as for a function
 // of a [Receiver]: it may send, call and wait. f must not panic.
 func (c *Call) Go(f func()) {
-	c.x.mu.Lock()
-	c.x.telling++
-	c.x.mu.Unlock()
-	c.x.cfg.Host.Go("of a handler", func() {
+	x := c.x // c is the next message's when the handler has returned
+	x.mu.Lock()
+	x.telling++
+	x.mu.Unlock()
+	x.cfg.Host.Go("of a handler", func() {
 		defer func() {
-			c.x.mu.Lock()
-			c.x.telling--
-			c.x.mu.Unlock()
+			x.mu.Lock()
+			x.telling--
+			x.mu.Unlock()
 		}()
 		f()
 	})
