@@ -3,8 +3,6 @@ package conduit
 import (
 	"runtime"
 	"testing"
-
-	"github.com/ibconduit/conduit/am"
 )
 
 // One processor for the runtime becomes two, so that the attendants of messages run while the
@@ -28,8 +26,7 @@ func TestOneProcessorBecomesTwo(t *testing.T) {
 			t.Setenv("GOMAXPROCS", c.env)
 			t.Setenv("IBCONDUIT_KEEP_GOMAXPROCS", c.keep)
 			runtime.GOMAXPROCS(1)
-			c.cfg.SegmentSize, c.cfg.Handlers = 1<<16, am.NewTable()
-			c.cfg.Handlers.Handle("nothing", func(*am.Call) {})
+			c.cfg.SegmentSize = 1 << 16
 			err := RunLocalConfig(t.Context(), c.ranks, c.cfg, func(j *Job) error {
 				if j.cfg.MessageEndpoints != 1 || j.cfg.Workers != 2 {
 					t.Errorf("%d endpoints and %d workers, want 1 and 2", j.cfg.MessageEndpoints, j.cfg.Workers)

@@ -86,9 +86,7 @@ func (s *endpoints) stats(n *networks) map[string]am.Stats {
 func (j *joining) openEndpoints() error {
 	defer racesync.Release() // handlers see all endpoints
 	h := &j.hellos[j.rank]
-	if h.messages.handlers+h.library.handlers > 0 {
-		j.raiseProcs()
-	}
+	j.raiseProcs() // connections on demand are answered by goroutines too
 	if h.messages.handlers > 0 {
 		cfg := j.messages.params
 		cfg.Segment, cfg.SegmentOffset, cfg.SegmentSize = j.seg.User(), j.layout.UserOffset(), j.SegmentSize
