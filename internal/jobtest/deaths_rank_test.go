@@ -203,7 +203,6 @@ func (s *survivor) step(ctx context.Context, rng *rand.Rand) (bool, error) {
 	case 4:
 		fill(me)
 		all := make([]int64, n*size)
-		want = func(i int) int64 { return int64(i) }
 		err = do(func() *coll.Pending { return coll.StartAllGather(ctx, t, all, buf) },
 			func() error { return coll.AllGather(ctx, t, all, buf) })
 		buf = all
