@@ -14,9 +14,6 @@ import (
 	"time"
 )
 
-// sshAtOnce is how many connections are made at a time.
-const sshAtOnce = 64
-
 // hosts starts ranks by an agent on each host.
 type hosts struct {
 	run    *run
@@ -36,7 +33,7 @@ func newHosts(r *run) *hosts {
 		if len(host.Ranks) == 0 {
 			continue
 		}
-		a := &agent{hosts: h, name: host.Name, remotes: map[int]*remote{}, answered: make(chan struct{}), gone: make(chan struct{}), said: make(chan struct{}), read: make(chan struct{})}
+		a := &agent{hosts: h, name: host.Name, remotes: map[int]*remote{}, answered: make(chan struct{}), stop: make(chan struct{})}
 		for _, n := range slices.Sorted(slices.Values(host.Ranks)) {
 			m := &remote{agent: a}
 			m.rank = &rank{number: n, process: m}
@@ -52,11 +49,9 @@ func newHosts(r *run) *hosts {
 
 // start reaches all hosts before any rank starts.
 func (h *hosts) start(ctx context.Context) (ranks []*rank, err error) {
-	few := make(chan struct{}, sshAtOnce)
+	t := h.newTurns(ctx)
 	if err := h.each(ctx, 0, func(a *agent) error {
-		few <- struct{}{}
-		defer func() { <-few }()
-		err := a.connect()
+		err := h.reach(a, t)
 		if errors.Is(err, syscall.EMFILE) { // nor will the job begin without the others
 			h.cut(err)
 		}

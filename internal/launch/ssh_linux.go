@@ -50,7 +50,10 @@ type agent struct {
 	last string        // what it wrote before an agent
 	read chan struct{}
 	gone chan struct{} // it has ended
-	said chan struct{} // its standard error has been passed on
+	said chan struct{} // its standard error has been taken, by words
+	stop chan struct{} // closed when it is cut
+
+	words *words
 
 	frames sync.Mutex // held while one is taken, and by lost
 	over   bool       // lost has been called: what comes later is nobody's
@@ -60,7 +63,8 @@ type agent struct {
 	failure  error
 }
 
-func (a *agent) command() (*exec.Cmd, error) {
+// command starts the agent; before are options of ssh.
+func (a *agent) command(before ...string) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -73,28 +77,31 @@ func (a *agent) command() (*exec.Cmd, error) {
 		line[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 	}
 	ssh := a.hosts.run.cfg.SSH
-	args := slices.Concat(ssh[1:], sshOptions, []string{a.name, "exec " + strings.Join(line, " ")})
+	args := slices.Concat(ssh[1:], before, sshOptions, []string{a.name, "exec " + strings.Join(line, " ")})
 	return exec.Command(ssh[0], args...), nil
 }
 
-// connect starts the agent and waits for its first line.
-func (a *agent) connect() error {
-	err := a.startSSH()
-	if err == nil {
-		late := time.AfterFunc(connectTime, func() { a.cut(fmt.Errorf("no agent within %v", connectTime)) })
-		err = a.banner()
-		late.Stop()
-		if errors.Is(err, errNoAgent) {
-			err = a.reason(err)
-			if state := a.ended(); state != nil && state.Exited() && state.ExitCode() != 255 { // else ssh's own words say it
-				err = fmt.Errorf("%w; it ended before an agent answered%s", err, a.last)
-			}
-		}
+// connect starts the agent and waits for its first line. refused says that ssh gave up instead: no
+// connection, or one that was lost.
+func (a *agent) connect() (refused bool, err error) {
+	if err = a.startSSH(); err != nil {
+		return false, err
 	}
-	if err != nil {
-		return &HostError{Host: a.name, Err: err}
+	late := time.AfterFunc(connectTime, func() { a.cut(fmt.Errorf("no agent within %v", connectTime)) })
+	err = a.banner()
+	late.Stop()
+	if !errors.Is(err, errNoAgent) {
+		return false, err
 	}
-	return nil
+	err = a.reason(err)
+	state := a.ended()
+	if state == nil || !state.Exited() {
+		return false, err
+	}
+	if state.ExitCode() == 255 { // ssh's own words say it
+		return !OnThisHost(a.name), err
+	}
+	return false, fmt.Errorf("%w; it ended before an agent answered%s", err, a.last)
 }
 
 func (a *agent) startSSH() error {
@@ -130,17 +137,21 @@ func (a *agent) startSSH() error {
 		}
 		return err
 	}
-	a.cmd, a.in, a.out = cmd, ours[0], bufio.NewReader(&toEnd{r: ours[1], end: a.read})
+	_ = a.in.Close() // of an earlier try, or nil
+	read, gone, said := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	w := &words{to: &stream{sink: a.hosts.run.errs, prefix: []byte(a.name + ": "), hold: holdTime}}
+	a.cmd, a.in, a.out = cmd, ours[0], bufio.NewReader(&toEnd{r: ours[1], end: read})
+	a.read, a.gone, a.said, a.words, a.last = read, gone, said, w, ""
 	go func() {
-		takeAll(&stream{sink: a.hosts.run.errs, prefix: []byte(a.name + ": "), hold: holdTime}, ours[2])
+		takeAll(w, ours[2])
 		_ = ours[2].Close()
-		close(a.said)
+		close(said)
 	}()
 	go func() {
 		_ = cmd.Wait()
-		close(a.gone)
+		close(gone)
 		late := time.After(drainMost) // a process that it left behind may hold its output
-		for _, c := range []chan struct{}{a.read, a.said} {
+		for _, c := range []chan struct{}{read, said} {
 			select {
 			case <-c:
 			case <-late:
@@ -244,8 +255,9 @@ func (a *agent) cut(why error) {
 	a.mu.Lock()
 	if a.why == nil {
 		a.why = why
+		close(a.stop)
 	}
-	cmd, ch := a.cmd, a.ch
+	cmd, ch, gone := a.cmd, a.ch, a.gone
 	a.mu.Unlock()
 	if ch != nil {
 		ch.fail(why)
@@ -257,7 +269,7 @@ func (a *agent) cut(why error) {
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	time.AfterFunc(2*a.hosts.run.cfg.Grace, func() {
 		select {
-		case <-a.gone:
+		case <-gone:
 		default:
 			_ = cmd.Process.Kill()
 		}
