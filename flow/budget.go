@@ -172,7 +172,8 @@ func (b *Budget) Release(n int64) {
 func (b *Budget) SetLimit(limit int64) error {
 	floor := b.Largest() + b.cfg.Small + b.cfg.Unscheduled
 	if limit < floor || limit > 1<<62 {
-		return fmt.Errorf("flow: a limit of %s: choose from %s, which sets may need at once, to 2^62 bytes", bytesText(limit), bytesText(floor))
+		asked, least := twoTexts(limit, floor)
+		return fmt.Errorf("flow: a limit of %s: choose from %s, which sets may need at once, to 2^62 bytes", asked, least)
 	}
 	if err := b.cfg.exceeds(limit); err != nil {
 		return err

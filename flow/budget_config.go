@@ -159,7 +159,8 @@ func (c BudgetConfig) setApart(floor int64) (BudgetConfig, error) {
 	case c.Small < 0 || c.Unscheduled < 0 || c.SmallMax < 0 || c.Reserve < -1 || c.Reserve > math.MaxInt64/2:
 		return c, fmt.Errorf("flow: bytes out of range (Small %d, SmallMax %d, Unscheduled %d, Reserve %d): choose 0 to 2^62", c.Small, c.SmallMax, c.Unscheduled, c.Reserve)
 	case c.SmallMax > c.Small:
-		return c, fmt.Errorf("flow: small claims of up to %s, but %s for them together: raise Small", bytesText(c.SmallMax), bytesText(c.Small))
+		one, all := twoTexts(c.SmallMax, c.Small)
+		return c, fmt.Errorf("flow: small claims of up to %s, but %s for them together: raise Small", one, all)
 	case c.Unscheduled > 0 && c.Peers == 0:
 		return c, fmt.Errorf("flow: %s for payloads that come unasked, but no Peers", bytesText(c.Unscheduled))
 	case c.Small > floor/setApart || c.Unscheduled > floor/setApart-c.Small:
@@ -212,7 +213,8 @@ func (a AdaptConfig) withDefaults(r Reading) (AdaptConfig, error) {
 		return a, fmt.Errorf("flow: a floor of %s, but %s has %s, of which %s are used, %s are headroom, and Go's heap will take %s: that leaves %s",
 			bytesText(a.Floor), bound.Source, bytesText(bound.Limit), bytesText(bound.Used), bytesText(a.Headroom), bytesText(r.GoGrowth), bytesText(max(ceiling, 0)))
 	case a.Floor > ceiling:
-		return a, fmt.Errorf("flow: a floor of %s above the ceiling of %s", bytesText(a.Floor), bytesText(ceiling))
+		low, high := twoTexts(a.Floor, ceiling)
+		return a, fmt.Errorf("flow: a floor of %s above the ceiling of %s", low, high)
 	}
 	return a, nil
 }
@@ -241,6 +243,14 @@ func (p channelParker) Unpark() {
 	case p <- struct{}{}:
 	default:
 	}
+}
+
+// twoTexts writes two numbers of bytes, exactly where their texts would hide that they differ.
+func twoTexts(a, b int64) (string, string) {
+	if a != b && bytesText(a) == bytesText(b) {
+		return fmt.Sprintf("%d B", a), fmt.Sprintf("%d B", b)
+	}
+	return bytesText(a), bytesText(b)
 }
 
 // bytesText writes a number of bytes for a reader: exact up to 8 KiB, else with one decimal.

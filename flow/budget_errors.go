@@ -30,12 +30,13 @@ func (e *SetTooLargeError) Error() string {
 		return fmt.Sprintf("flow: a set of %d fetches, and the budget serves at most %d messages at once: use FetchSet.Each, smaller sets, or more Messages",
 			e.Fetches, e.Messages)
 	}
+	need, limit := twoTexts(e.Need, e.Limit)
 	if e.Fetches > 1 {
 		return fmt.Sprintf("flow: a set of %d fetches needs %s at once, and the budget serves at most %s: use FetchSet.Each, smaller sets, or a larger limit",
-			e.Fetches, bytesText(e.Need), bytesText(e.Limit))
+			e.Fetches, need, limit)
 	}
 	return fmt.Sprintf("flow: %s are needed at once, and the budget serves at most %s: transfer it in parts, or raise the limit",
-		bytesText(e.Need), bytesText(e.Limit))
+		need, limit)
 }
 
 // Is matches ErrSetTooLarge.
