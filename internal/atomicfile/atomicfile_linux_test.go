@@ -135,9 +135,10 @@ func TestANewFileHasTheUsersMode(t *testing.T) {
 }
 
 func TestWhatIsNoRegularFileIsWrittenItself(t *testing.T) {
-	dir := t.TempDir()
+	dir, links := t.TempDir(), 0
 	link := func(to string) string {
-		path := filepath.Join(dir, fmt.Sprintf("%d", len(to)))
+		links++
+		path := filepath.Join(dir, fmt.Sprint("link", links))
 		if err := os.Symlink(to, path); err != nil {
 			t.Fatal(err)
 		}
