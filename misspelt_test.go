@@ -53,7 +53,7 @@ func TestKnownVariablesAreThoseOfTheDocument(t *testing.T) {
 }
 
 func TestEmptyVariablesAreNotSet(t *testing.T) {
-	unset, err := Config{Getenv: noEnv}.withDefaults()
+	unset, err := Config{Getenv: func(string) (string, bool) { return "", false }}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}
