@@ -26,7 +26,7 @@ func init() {
 // A rank that computes on its only processor handles messages all the same. The runtime may not
 // preempt it here (asyncpreemptoff), so that without a second processor it would never.
 func TestAComputingRankAnswersOnOneProcessor(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0])
 	cmd.Env = append(cmd.Environ(), envComputes+"=1", "GODEBUG=asyncpreemptoff=1", "GOGC=off", "GOMAXPROCS=")
