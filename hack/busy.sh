@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What calls and reductions of two ranks on processors 0 and 1 take, quiet and beside busy
-# processes: microseconds of the median and of the slowest hundredth, the medians over the rounds.
+# processes: microseconds of the median, the slowest hundredth and the mean, medians over the rounds.
 #
 #   hack/busy.sh [REVISION...]    default: HEAD. Several are measured in turns.
 #
@@ -54,7 +54,8 @@ beside() {
 	set +m
 }
 
-ops=('call' 'all-reduce of 1 KiB' 'call a rank that computes' 'call a rank that collects garbage')
+ops=('all-reduce of 1 KiB' 'call a rank that serves' 'call a rank in a barrier' 'call a rank that computes'
+	'call a rank that collects garbage')
 for fabric in $FABRICS; do for bind in $BIND; do for n in $BESIDE; do
 	for ((round = 0; round < ROUNDS; round++)); do for rev; do for i in "${!ops[@]}"; do
 		beside "$n" "$rev" "$fabric" "$bind"
@@ -64,9 +65,9 @@ for fabric in $FABRICS; do for bind in $BIND; do for n in $BESIDE; do
 	for i in "${!ops[@]}"; do
 		printf '| %s, ranks bound to %s, beside %s | %s' "$fabric" "$bind" "$n" "${ops[i]}"
 		for rev; do
-			for column in 1 2; do
-				cut -d' ' -f$column "$dir/$rev-$i" | sort -n | awk '{ v[NR] = $1 } END { printf "%s", v[int((NR + 1) / 2)] }' |
-					sed "s/^/$([ $column = 1 ] && echo ' | ' || echo '; ')/"
+			for column in 1 2 3; do
+				[ $column = 1 ] && printf ' | ' || printf '; '
+				cut -d' ' -f$column "$dir/$rev-$i" | sort -n | awk '{ v[NR] = $1 } END { printf "%s", v[int((NR + 1) / 2)] }'
 			done
 			rm "$dir/$rev-$i"
 		done

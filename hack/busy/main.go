@@ -1,5 +1,5 @@
 // Command busy is a rank of hack/busy.sh, one of two: it times an operation, each one by itself, and
-// rank 0 prints the microseconds of the median and of the slowest hundredth.
+// rank 0 prints the microseconds of the median, of the slowest hundredth, and of the mean.
 package main
 
 import (
@@ -24,13 +24,22 @@ var (
 	end  = am.Handle("end", func(c *am.Call) { done.Store(true); _ = c.Reply() })
 )
 
-// targets are what rank 1 does while rank 0 calls it.
-var targets = map[string]func(){
-	"call a rank that computes": func() {
+// targets are what rank 1 does while rank 0 calls it, until it has called end.
+var targets = map[string]func(j *conduit.Job){
+	"call a rank that serves": func(j *conduit.Job) {
+		ctx, cancel := context.WithCancel(context.Background())
+		go func() { _ = j.Endpoint(0).Serve(ctx) }()
+		for !done.Load() {
+			time.Sleep(10 * time.Millisecond)
+		}
+		cancel()
+	},
+	"call a rank in a barrier": func(*conduit.Job) {},
+	"call a rank that computes": func(*conduit.Job) {
 		for x := uint64(0); !done.Load(); x = x*3 + 1 {
 		}
 	},
-	"call a rank that collects garbage": func() {
+	"call a rank that collects garbage": func(*conduit.Job) {
 		for !done.Load() {
 			runtime.GC()
 		}
@@ -57,14 +66,14 @@ func run(ctx context.Context, op string) error {
 	switch target := targets[op]; {
 	case op == "all-reduce of 1 KiB":
 		err = times(job, 20000, func() error { return coll.AllReduce(ctx, job.Team(), sum, coll.Sum) })
+	case target == nil:
+		err = fmt.Errorf("no operation %q", op)
 	case job.Rank() == 0:
 		if err = times(job, 0, call); err == nil {
 			_, err = end.Call(ctx, job, 1)
 		}
-	case target != nil:
-		target()
-	case op != "call":
-		err = fmt.Errorf("no operation %q", op)
+	default:
+		target(job)
 	}
 	if err != nil {
 		return err
@@ -86,8 +95,13 @@ func times(job *conduit.Job, n int, do func() error) error {
 		took = append(took, time.Since(from))
 	}
 	slices.Sort(took)
+	all := time.Duration(0)
+	for _, d := range took {
+		all += d
+	}
 	if job.Rank() == 0 {
-		fmt.Printf("%.1f %.1f\n", took[len(took)/2].Seconds()*1e6, took[len(took)*99/100].Seconds()*1e6)
+		us := func(d time.Duration) float64 { return d.Seconds() * 1e6 }
+		fmt.Printf("%.1f %.1f %.1f\n", us(took[len(took)/2]), us(took[len(took)*99/100]), us(all/time.Duration(len(took))))
 	}
 	return nil
 }
