@@ -219,7 +219,7 @@ func (p *peer) ended(err error) {
 	if p.seat.hasLost(0) {
 		go p.list.follow(p.seat.done, func(rank int, how string) {
 			if rank < p.size {
-				p.seat.deliver(event{failure: &failure{rank, "", death(errors.New("the process ended: " + how))}})
+				p.seat.deliver(event{failure: &failure{rank, "", &cause{kind: causeDeath, text: "the process ended: " + how}}})
 			}
 		})
 	}
