@@ -13,16 +13,17 @@ import (
 // this processor: waits yield late. One after which the awaited is there, soon, says that the peer
 // ran meanwhile: from then on waits yield early. One that lasts as long as a slice of the
 // scheduler says that a process has run that has nothing to do with the job: from then on waits
-// yield late, and for a while sleep for some microseconds instead, since a thread that a timer
-// wakes preempts such a process. No clock or counter of the kernel tells the two apart beforehand:
-// beside a foreign busy process there are involuntary switches and slow peers too.
+// yield late. Two such, with less time between them, say that it has work without end: for a while
+// waits sleep for some microseconds instead, since a thread that a timer wakes preempts such a
+// process. No clock or counter of the kernel tells the two apart beforehand: beside a foreign busy
+// process there are involuntary switches and slow peers too.
 //
 // The zero value yields late until it has learned. It may be used by many goroutines at once.
 type Sharing struct {
 	ranks     atomic.Int32 // that share a processor; 0 is 1
 	inProcess atomic.Bool  // ranks are goroutines
 	early     atomic.Bool
-	barred    atomic.Int64 // the time since start until which there are no yields
+	barred    atomic.Int64 // since start: until when there are no yields, or the end of the last long one
 	yields    atomic.Uint64
 	foreign   atomic.Uint64
 	naps      atomic.Uint64
@@ -79,8 +80,8 @@ func (s *Sharing) Probe(waited time.Duration) bool { return waited >= s.After() 
 
 func (s *Sharing) isBarred() bool { return int64(time.Since(start)) < s.barred.Load() }
 
-// Yield gives the processor to other processes (sched_yield(2)). It returns for how long, with which
-// Learn is called; 0: it has slept.
+// Yield gives the processor to other processes (sched_yield(2)). It returns for how long, for Learn;
+// 0: it has slept.
 //
 // Other goroutines run at once only where ranks are goroutines: for each Gosched the runtime may
 // wake a thread, which takes the processor from the process that is awaited.
@@ -116,7 +117,11 @@ func (s *Sharing) Learn(took time.Duration, there bool) {
 	case took >= s.foreignFrom():
 		early = false
 		s.foreign.Add(1)
-		s.barred.Store(int64(time.Since(start) + barredFor*took))
+		until, last := time.Since(start), time.Duration(s.barred.Load())
+		if last > 0 && until-last <= 2*took { // no more than took from the end of the last one on
+			until += barredFor * took
+		}
+		s.barred.Store(int64(until))
 	default:
 		early = early || there
 	}
