@@ -80,8 +80,8 @@ func (s *Sharing) Probe(waited time.Duration) bool { return waited >= s.After() 
 
 func (s *Sharing) isBarred() bool { return int64(time.Since(start)) < s.barred.Load() }
 
-// Yield gives the processor to other processes (sched_yield(2)). It returns for how long, for Learn;
-// 0: it has slept.
+// Yield gives the processor to other processes (sched_yield(2)). It returns how long that took, for
+// Learn; 0: it has slept.
 //
 // Other goroutines run at once only where ranks are goroutines: for each Gosched the runtime may
 // wake a thread, which takes the processor from the process that is awaited.
