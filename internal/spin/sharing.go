@@ -13,9 +13,9 @@ import (
 // this processor: waits yield late. One after which the awaited is there, soon, says that the peer
 // ran meanwhile: from then on waits yield early. One that lasts as long as a slice of the
 // scheduler says that a process has run that has nothing to do with the job: from then on waits
-// yield late. Two such, with less time between them, say that it has work without end: for a while
-// waits sleep for some microseconds instead, since a thread that a timer wakes preempts such a
-// process. No clock or counter of the kernel tells the two apart beforehand: beside a foreign busy
+// yield late, and for a while sleep for some microseconds instead, since a thread that a timer
+// wakes preempts such a process. Where several ranks share a processor they have work of their own,
+// so it takes longer yields there, and a second one soon. No clock or counter of the kernel tells the two apart beforehand: beside a foreign busy
 // process there are involuntary switches and slow peers too.
 //
 // The zero value yields late until it has learned. It may be used by many goroutines at once.
@@ -40,9 +40,7 @@ const (
 	// foreignFrom is what a yield lasts at least that went to a process without a wait of its own: the
 	// shortest slice is 0.7 ms (Linux, kernel/sched/fair.c, sysctl_sched_base_slice).
 	foreignFrom = 400 * time.Microsecond
-	// crowdedFrom is that for each rank of the processor where there are several: they have work of
-	// their own too. With 0.4 ms in all, 36 operations of 4 ranks on 2 processors took 68 us in the
-	// geometric mean, 52 so (hack/crowd.sh).
+	// crowdedFrom is that for each rank of the processor where there are several (hack/crowd.sh).
 	crowdedFrom = 1250 * time.Microsecond
 	// barredFor is for how many times what a yield gave to a foreign process there are no others.
 	barredFor = 64
@@ -118,7 +116,7 @@ func (s *Sharing) Learn(took time.Duration, there bool) {
 		early = false
 		s.foreign.Add(1)
 		until, last := time.Since(start), time.Duration(s.barred.Load())
-		if last > 0 && until-last <= 2*took { // no more than took from the end of the last one on
+		if !s.Crowded() || last > 0 && until-last <= 2*took { // no more than took since the last one
 			until += barredFor * took
 		}
 		s.barred.Store(int64(until))
