@@ -399,8 +399,8 @@ func (x *examination) memlock() {
 		figures += fmt.Sprintf(", %s are pinned", size(pinned))
 	}
 	short := ""
-	if !exempt && hard != unlimited && hard-min(pinned, hard) < need {
-		short = "less than the " + whatLocks(need)
+	if room := hard - min(pinned, hard); !exempt && hard != unlimited && room < need {
+		short = size(need-room) + " less than the " + whatLocks(need)
 	}
 	todo := remedy.Memlock(x.starter())
 	switch {
@@ -456,7 +456,7 @@ func (x *examination) memlockByTrying(dev string, need uint64, figures, short, t
 		return
 	}
 	x.unpins = true
-	x.missing("memlock", detail+": less than the "+whatLocks(need), todo)
+	x.missing("memlock", detail+": "+size(need-pinned)+" less than the "+whatLocks(need), todo)
 }
 
 func (x *examination) perftest() {
