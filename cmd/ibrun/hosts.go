@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"slices"
@@ -27,7 +28,9 @@ func (c *command) hosts(behind int) (all []launch.Host, n int, err error) {
 	case len(c.Host) > 0:
 		list, err = hostList(c.Host, "-H")
 	case c.Hostfile != "":
-		list, err = hostFile(c.Hostfile)
+		if list, err = hostFile(c.Hostfile); errors.As(err, new(*fs.PathError)) {
+			err = fmt.Errorf("--hostfile: %w", err)
+		}
 	default:
 		list, err = allocated(os.Getenv)
 	}
@@ -155,7 +158,7 @@ func hostWord(w string, n int) (int, error) {
 func hostFile(name string) (list []slots, err error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
-		return nil, fmt.Errorf("--hostfile: %w", err)
+		return nil, err
 	}
 	line := 0
 	for l := range strings.Lines(strings.TrimPrefix(string(text), "\ufeff")) { // a byte order mark

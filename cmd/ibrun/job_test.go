@@ -268,6 +268,7 @@ func TestHostsOfABatchJob(t *testing.T) {
 		{"SLURM_JOB_NODELIST=n[1-2] SLURM_TASKS_PER_NODE=2(x", `[] SLURM_JOB_NODELIST=n[1-2]: SLURM_TASKS_PER_NODE=2(x: a bracket is not closed (-H names the hosts)`},
 		{"SLURM_JOB_NODELIST=n[1-2] SLURM_TASKS_PER_NODE=two", `[] SLURM_JOB_NODELIST=n[1-2]: SLURM_TASKS_PER_NODE=two: "two": want a number of ranks from 1 up (-H names the hosts)`},
 		{"PBS_NODEFILE=" + file, "[{n1 2} {n2 2}] <nil>"},
+		{"PBS_NODEFILE=/no/such", "[] PBS_NODEFILE: open /no/such: no such file or directory (-H names the hosts)"},
 		{"LSB_HOSTS=n1_n1_n2", "[{n1 2} {n2 1}] <nil>"},
 		{"LSB_HOSTS=n1_n1", "[] <nil>"},
 		{"LSB_DJOB_HOSTFILE=" + file, "[{n1 2} {n2 2}] <nil>"},
