@@ -157,7 +157,6 @@ func (d *decoder) take(n int) []byte {
 func (d *decoder) u8() uint8   { return d.take(1)[0] }
 func (d *decoder) u16() uint16 { return binary.LittleEndian.Uint16(d.take(2)) }
 func (d *decoder) u32() uint32 { return binary.LittleEndian.Uint32(d.take(4)) }
-func (d *decoder) u64() uint64 { return binary.LittleEndian.Uint64(d.take(8)) }
 
 func (d *decoder) str() string {
 	n := int(d.u16())
