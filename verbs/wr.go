@@ -9,12 +9,9 @@ const (
 	OpWrite       Opcode = 0
 	OpWriteImm    Opcode = 1
 	OpSend        Opcode = 2
-	OpSendImm     Opcode = 3
 	OpRead        Opcode = 4
 	OpCompareSwap Opcode = 5
 	OpFetchAdd    Opcode = 6
-	OpLocalInv    Opcode = 7
-	OpBindMW      Opcode = 8
 )
 
 func (o Opcode) String() string {
@@ -49,7 +46,7 @@ type SendWR struct {
 	numSGE int32
 	Opcode Opcode
 	Flags  SendFlags
-	imm    uint32
+	_      uint32 // immediate data
 
 	// union wr: rdma {addr, rkey}, atomic {addr, compare/add, swap, rkey}, ud {ah, qpn, qkey}
 	remote uint64
@@ -57,21 +54,9 @@ type SendWR struct {
 	w2     uint64
 	w3     uint64
 
-	_ uint64 // union qp_type
-
-	// union bind_mw, tso
-	mw       uintptr
-	mwRKey   uint32
-	_        uint32
-	mwMR     uintptr
-	mwAddr   uint64
-	mwLength uint64
-	mwAccess uint32
-	_        uint32
+	_ uint64    // union qp_type
+	_ [6]uint64 // union bind_mw, tso
 }
-
-// SetImm sets the immediate data of SEND_WITH_IMM and WRITE_WITH_IMM, in host order.
-func (w *SendWR) SetImm(v uint32) { w.imm = hton32(v) }
 
 // SetNumSGE sets how many of the slot's scatter entries are used.
 func (w *SendWR) SetNumSGE(n int) { w.numSGE = int32(n) }
@@ -114,6 +99,3 @@ type RecvWR struct {
 	numSGE int32
 	_      uint32
 }
-
-// SetNumSGE sets how many of the slot's scatter entries are used.
-func (w *RecvWR) SetNumSGE(n int) { w.numSGE = int32(n) }
