@@ -80,7 +80,7 @@ func (t GIDType) String() string {
 	return enumString("GID type", map[int]string{0: "IB", 1: "RoCEv1", 2: "RoCEv2"}, int(t))
 }
 
-// GID is a port address of 128 bits, in wire order. RoCEv2 uses IP addresses: IPv4 mapped into IPv6.
+// GID is a port address of 128 bits, in wire order. That of RoCEv2 is an IP address, IPv4 mapped.
 type GID [16]byte
 
 // Addr returns the GID as an IP address; IPv4-mapped GIDs as IPv4.
