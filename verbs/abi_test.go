@@ -293,7 +293,7 @@ var constants = map[string]int64{
 	"IBV_GID_TYPE_IB": int64(GIDTypeIB), "IBV_GID_TYPE_ROCE_V1": int64(GIDTypeRoCEv1), "IBV_GID_TYPE_ROCE_V2": int64(GIDTypeRoCEv2),
 	"IBV_WR_RDMA_WRITE": int64(OpWrite), "IBV_WR_RDMA_WRITE_WITH_IMM": int64(OpWriteImm), "IBV_WR_SEND": int64(OpSend),
 	"IBV_WR_RDMA_READ": int64(OpRead), "IBV_WR_ATOMIC_CMP_AND_SWP": int64(OpCompareSwap), "IBV_WR_ATOMIC_FETCH_AND_ADD": int64(OpFetchAdd),
-	"IBV_SEND_FENCE": int64(Fence), "IBV_SEND_SIGNALED": int64(Signaled), "IBV_SEND_SOLICITED": int64(Solicited), "IBV_SEND_INLINE": int64(Inline),
+	"IBV_SEND_SIGNALED": int64(Signaled), "IBV_SEND_SOLICITED": int64(Solicited), "IBV_SEND_INLINE": int64(Inline),
 	"IBV_WC_GRH":  int64(WCWithGRH),
 	"IBV_WC_SEND": int64(WCSend), "IBV_WC_RDMA_WRITE": int64(WCWrite), "IBV_WC_RDMA_READ": int64(WCRead), "IBV_WC_COMP_SWAP": int64(WCCompareSwap),
 	"IBV_WC_FETCH_ADD": int64(WCFetchAdd), "IBV_WC_RECV": int64(WCRecv),

@@ -321,28 +321,6 @@ func TestADoorbellDetectsTwoGoroutines(t *testing.T) {
 	check(t, <-done)
 }
 
-func TestAFencedWriteFollowsTheRead(t *testing.T) {
-	r := newRig(t)
-	a, _ := r.pair(endConfig{})
-	*r.word(4096) = 5
-	// READ word 4096 into 0; a fenced WRITE of that word to 8192 must carry what the READ brought.
-	a.send.SetLocal(0, r.addr(0), 8, r.mr.LKey())
-	w := a.send.WR(0)
-	w.Opcode, w.Flags = OpRead, 0
-	w.SetRemote(r.addr(4096), r.mr.RKey())
-	a.send.SetLocal(1, r.addr(0), 8, r.mr.LKey())
-	w = a.send.WR(1)
-	w.Opcode, w.Flags = OpWrite, Signaled|Fence
-	w.SetRemote(r.addr(8192), r.mr.RKey())
-	check(t, a.bell.Send(a.qp, a.send, 0, 2))
-	if n := must(a.bell.Ring(1, patience))(t); n != 1 || a.bell.Completions()[0].Err() != nil {
-		t.Fatalf("%d completions, %v", n, a.bell.Completions())
-	}
-	if *r.word(8192) != 5 {
-		t.Errorf("the fenced WRITE carried %d, want 5", *r.word(8192))
-	}
-}
-
 func TestPostAndPollDoNotAllocate(t *testing.T) {
 	r := newRig(t)
 	a, _ := r.pair(endConfig{})

@@ -22,7 +22,6 @@ func (o Opcode) String() string {
 type SendFlags uint32
 
 const (
-	Fence     SendFlags = 1 << 0 // wait for earlier READs and atomics of this QP
 	Signaled  SendFlags = 1 << 1 // make a completion also when it succeeds
 	Solicited SendFlags = 1 << 2 // wake a receiver that armed for solicited events
 	// Copy the data at the post: the buffer is free again at once, and needs no lkey

@@ -13,7 +13,6 @@ import (
 
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/internal/spin"
-	"github.com/ibconduit/conduit/verbs"
 )
 
 var errSpent = errors.New("ibv: no such operation: its handle was collected already, or is another lane's")
@@ -108,25 +107,6 @@ func (l *lane) Flush(ctx context.Context) error {
 	return e.failed.Take()
 }
 
-// FlushPeer blocks until nothing of the lane to a peer is in flight.
-func (l *lane) FlushPeer(ctx context.Context, peer int) error {
-	e, err := l.enter("flush")
-	if err != nil {
-		return err
-	}
-	defer l.guard.Exit()
-	q, err := e.served("flush", peer)
-	if err != nil {
-		return err
-	}
-	if q != nil {
-		if err := e.drainPeer(ctx, q); err != nil {
-			return err
-		}
-	}
-	return e.failed.TakePeer(peer)
-}
-
 // Quiet reports whether nothing of the lane to a peer is in flight.
 func (l *lane) Quiet(peer int) bool {
 	e, err := l.enter("quiet")
@@ -139,26 +119,6 @@ func (l *lane) Quiet(peer int) bool {
 	}
 	q, err := e.served("quiet", peer)
 	return err == nil && (q == nil || !e.busy(q))
-}
-
-// Fence has the device work on later requests to a peer after those that are in flight. The old
-// value of an atomic that is a loop of requests decides whether there is another: it is waited for.
-func (l *lane) Fence(ctx context.Context, peer int) error {
-	e, err := l.enter("fence")
-	if err != nil {
-		return err
-	}
-	defer l.guard.Exit()
-	q, err := e.served("fence", peer)
-	switch {
-	case err != nil || q == nil: // nothing is in flight to a rank that the lane is not connected to
-		return err
-	case e.loops.n > 0:
-		return e.drainPeer(ctx, q)
-	case q.flight.n > 0:
-		q.order = uint8(verbs.Fence)
-	}
-	return nil
 }
 
 // Await blocks until a group of a batch is complete.

@@ -111,26 +111,8 @@ func (l *lane) Flush(context.Context) error {
 	return l.failed.Take()
 }
 
-// FlushPeer is Flush for one peer.
-func (l *lane) FlushPeer(_ context.Context, peer int) error {
-	if err := l.served("flush", peer); err != nil {
-		return err
-	}
-	fullFence()
-	return l.failed.TakePeer(peer)
-}
-
 // Quiet is that operations are complete when they return.
 func (l *lane) Quiet(int) bool { return true }
-
-// Fence keeps later loads from passing earlier stores; other orders hold anyway.
-func (l *lane) Fence(_ context.Context, peer int) error {
-	if err := l.served("fence", peer); err != nil {
-		return err
-	}
-	fullFence()
-	return nil
-}
 
 // Await finds what Post has told; nothing is ever in flight.
 func (l *lane) Await(_ context.Context, q *fabric.Completions) error {
