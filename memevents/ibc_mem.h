@@ -150,7 +150,6 @@ struct ibc_mem {
 	int32_t uffd;          /* descriptor + 1; 0 none */
 	uint32_t uffd_delay_us; /* tests make the reader slow */
 	uint64_t uffd_dev, uffd_ino; /* of the descriptor: another file may come to have its number */
-	uint64_t generation;   /* counts invalidated ranges */
 
 	uint32_t live, high;   /* entries not FREE; slots ever used */
 	uint32_t levels;       /* bit per level with entries */

@@ -72,7 +72,6 @@ static void expire(struct ibc_mem *m, struct ibc_mem_entry *e, uint64_t lo, uint
 		stale = (s & ~3ull) | IBC_MEM_STALE;
 	} while (!cas(e->state, &s, stale));
 
-	add(m->generation, 1);
 	count(m->stats.invalidated);
 	if ((s & 3) == IBC_MEM_PENDING) {
 		count(m->stats.invalidated_pending);

@@ -118,13 +118,13 @@ func eachOnce(w *Watcher, counter bool) error {
 		return memtest.Func("ibc_counter", which)
 	}
 	munmaps, madvises := memtest.CallsSeen(memtest.Munmap), memtest.CallsSeen(memtest.Madvise)
-	counted, countedAdvice, gen := other(0), other(1), Generation()
+	counted, countedAdvice, gone := other(0), other(1), ReadStats().Invalidated
 	memtest.Call(memtest.Madvise, p, pageSize, unix.MADV_DONTNEED)
 	memtest.Call(memtest.Munmap, p, pageSize)
 	if a, b := memtest.CallsSeen(memtest.Munmap)-munmaps, memtest.CallsSeen(memtest.Madvise)-madvises; a != 1 || b != 1 {
 		return fmt.Errorf("saw %d munmap and %d madvise, want 1 and 1", a, b)
 	}
-	if Generation()-gen != 1 || r.Valid() {
+	if ReadStats().Invalidated-gone != 1 || r.Valid() {
 		return errors.New("the range was not invalidated once")
 	}
 	if a, b := other(0)-counted, other(1)-countedAdvice; counter && (a != 1 || b != 1) {

@@ -66,9 +66,6 @@ func (w *Watcher) Wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Generation counts invalidated ranges: none.
-func Generation() uint64 { return 0 }
-
 // Changing reports that nothing is known.
 func Changing(lo, hi uintptr) bool { return true }
 
