@@ -86,7 +86,7 @@ type realRank struct {
 func (r *realRank) Host() env.Host { return env.Goroutines{} }
 
 func (r *realRank) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value uint64, stop func() error) error {
-	return env.WaitWord(ctx, &r.sharing, word, c, value, stop)
+	return fabric.WaitWord(ctx, &spin.Waiter{Sharing: &r.sharing}, word, c, value, stop)
 }
 
 func (r *realRank) Crowded() bool { return r.sharing.Crowded() }

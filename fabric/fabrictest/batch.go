@@ -319,7 +319,7 @@ func (g *group) memoryLife() {
 	g.must("close of memory behind the network", m.Close())
 }
 
-// flushNames: a flush says which operation a dead peer has lost, and a group has its own error only.
+// flushNames: a flush names the operation that a dead peer has lost; a group has its own error only.
 func (g *group) flushNames() {
 	l := g.lane(0)
 	data := g.random(100)

@@ -7,9 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
-	"sync/atomic"
-	"time"
 
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/internal/spin"
@@ -167,39 +164,18 @@ func (l *lane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value 
 	if err := e.post(); err != nil {
 		return err
 	}
-	w := spin.Waiter{Sharing: e.net.cfg.Sharing}
-	defer func() { w.Done(c.Holds(atomic.LoadUint64(word), value)) }()
-	for turn := 0; !c.Holds(atomic.LoadUint64(word), value); {
-		if !w.Pause() {
-			continue
-		}
+	turn := 0
+	return fabric.WaitWord(ctx, &spin.Waiter{Sharing: e.net.cfg.Sharing}, word, c, value, func() error {
 		if turn++; turn%wordPolls == 0 && !e.idle() {
 			if _, err := e.progress(1, 0); err != nil {
 				return err
 			}
 		}
-		if err := overdue(ctx); err != nil {
-			return err
+		if stop == nil {
+			return nil
 		}
-		if stop != nil {
-			if err := stop(); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// overdue is why a context has ended. A goroutine that never schedules may keep the runtime from
-// running the context's timer for milliseconds, so past its deadline it gets the chance.
-func overdue(ctx context.Context) error {
-	if end, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(end) {
-		runtime.Gosched()
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return nil
+		return stop()
+	})
 }
 
 // Mapped is always nil: no loads and stores reach a peer through a device.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"sync/atomic"
 
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/internal/offheap"
@@ -142,21 +141,7 @@ func (l *lane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value 
 		return err
 	}
 	defer l.guard.Exit()
-	defer func() { l.waiter.Done(c.Holds(atomic.LoadUint64(word), value)) }()
-	for !c.Holds(atomic.LoadUint64(word), value) {
-		if !l.waiter.Pause() {
-			continue
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if stop != nil {
-			if err := stop(); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return fabric.WaitWord(ctx, &l.waiter, word, c, value, stop)
 }
 
 // Mapped is nil for a rank that is not served, is down, or after Close.
