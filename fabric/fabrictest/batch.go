@@ -319,7 +319,7 @@ func (g *group) memoryLife() {
 	g.must("close of memory behind the network", m.Close())
 }
 
-// flushNames: a flush names the operation that a dead peer has lost; a group has its own error only.
+// flushNames: a flush names what a dead peer has lost; a group has its own error only.
 func (g *group) flushNames() {
 	l := g.lane(0)
 	data := g.random(100)
