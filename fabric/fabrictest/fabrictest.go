@@ -121,13 +121,8 @@ var cases = []check{
 	{"SwapsOfManyLanesLoseNothing", (*group).concurrentSwaps},
 	{"DataIsThereWhenTheFlagIs", (*group).messagePassing},
 	{"FlushOrdersPutsBeforeGets", (*group).flushOrders},
-<<<<<<< HEAD
 	{"FlushNamesWhatADeadPeerLost", (*group).flushNames},
-=======
-	{"FencesOrderGetsAndPuts", (*group).fences},
-	{"FlushPeerIsForOnePeer", (*group).flushPeer},
 	{"QuietLanesHaveNothingInFlight", (*group).quiet},
->>>>>>> f7fd4eebeada3097868e5376cb4b8e84205b5c6e
 
 	{"EveryRankReachesEveryRankAtOnce", (*group).crowd},
 
