@@ -37,7 +37,7 @@ test: ## install and run every test, those in the VM too (STAGES="lint race debu
 	@$(call install,)
 	@hack/test.sh $(STAGES)
 
-lint: ## install and look at the code: gofmt, vet, staticcheck, C warnings, other targets, shellcheck, govulncheck
+lint: ## install and look at the code: gofmt, vet, staticcheck, deadcode, C warnings, other targets, shellcheck, govulncheck
 	@$(call install,build lint go)
 	@hack/lint.sh
 

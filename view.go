@@ -8,6 +8,7 @@ import (
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/spin"
 )
 
 // view is what the parts of a job see of it: env.Env.
@@ -44,7 +45,7 @@ func (v view) Messages() am.Via { return v.j.services() }
 func (v view) CopyMax() int { return v.j.networks.copyMax }
 
 func (v view) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value uint64, stop func() error) error {
-	return env.WaitWord(ctx, &v.j.sharing, word, c, value, stop)
+	return fabric.WaitWord(ctx, &spin.Waiter{Sharing: &v.j.sharing}, word, c, value, stop)
 }
 
 func (v view) Crowded() bool { return v.j.sharing.Crowded() }

@@ -1,9 +1,10 @@
 package am
 
 import (
-	"context"
 	"runtime"
 	"time"
+
+	"github.com/ibconduit/conduit/internal/park"
 )
 
 // Host is what an endpoint runs in: goroutines and real time, or a simulation.
@@ -19,12 +20,7 @@ type Host interface {
 }
 
 // Parker lets one goroutine wait for another.
-type Parker interface {
-	// Park waits for Unpark, or for the end of ctx, whose cause it returns. It may end without reason.
-	Park(ctx context.Context) error
-	// Unpark ends one Park, the present or the next one. It does not block.
-	Unpark()
-}
+type Parker = park.Parker
 
 // Goroutines is the host of everything but simulations.
 type Goroutines struct{}
@@ -39,22 +35,4 @@ func (Goroutines) Sleep(d time.Duration) { time.Sleep(d) }
 func (Goroutines) Yield() { runtime.Gosched() }
 
 // NewParker returns one that is a channel.
-func (Goroutines) NewParker() Parker { return make(parker, 1) }
-
-type parker chan struct{}
-
-func (p parker) Park(ctx context.Context) error {
-	select {
-	case <-p:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (p parker) Unpark() {
-	select {
-	case p <- struct{}{}:
-	default:
-	}
-}
+func (Goroutines) NewParker() Parker { return park.New() }

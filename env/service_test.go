@@ -14,36 +14,19 @@ import (
 	"github.com/ibconduit/conduit/am/amtest"
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/park"
 )
 
 // realHost is goroutines and real time.
 type realHost struct{ began time.Time }
 
-type channelParker chan struct{}
-
 func (realHost) Go(_ string, f func()) { go f() }
 func (realHost) Sleep(d time.Duration) { time.Sleep(d) }
 func (realHost) Yield()                { runtime.Gosched() }
-func (realHost) NewParker() am.Parker  { return make(channelParker, 1) }
+func (realHost) NewParker() am.Parker  { return park.New() }
 func (h realHost) Now() time.Duration  { return time.Since(h.began) }
 func (realHost) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, d)
-}
-
-func (p channelParker) Park(ctx context.Context) error {
-	select {
-	case <-p:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (p channelParker) Unpark() {
-	select {
-	case p <- struct{}{}:
-	default:
-	}
 }
 
 // simHost is a rank of a simulation.

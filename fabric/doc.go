@@ -50,15 +50,8 @@
 //
 // Operations on different peers are not ordered. Puts to one peer on one lane
 // become visible there in the order in which they were posted. Nothing else is
-// ordered: a get may overtake an earlier put, and a put an earlier get.
-// [Lane.Fence] orders all operations to one peer, without waiting; Flush orders
-// everything.
-//
-// Over verbs a fence is a flag of the next work request. The responder of a
-// reliable connection executes requests in the order in which they were posted,
-// and a read returns what writes before it wrote; only what follows a read or an
-// atomic may be started before its result has come, unless it has the fence
-// indicator (IBTA vol 1 §9.5 and §10.8; IBV_SEND_FENCE of ibv_post_send(3)).
+// ordered: a get may overtake an earlier put, and a put an earlier get. Flush
+// orders everything.
 //
 // # Batches
 //

@@ -3,7 +3,6 @@ package fabric
 import (
 	"errors"
 	"fmt"
-	"slices"
 )
 
 // ErrNoLane is wrapped by NewLane's error when every lane is taken.
@@ -70,17 +69,6 @@ func (f *Failures) Take() error {
 	}
 	*f = nil
 	return err
-}
-
-// TakePeer returns the error of one peer, and forgets it.
-func (f *Failures) TakePeer(rank int) error {
-	for i, e := range *f {
-		if e.Rank == rank {
-			*f = slices.Delete(*f, i, i+1)
-			return e
-		}
-	}
-	return nil
 }
 
 // PeerDownError is the error of operations on a dead rank. Match it with

@@ -147,19 +147,10 @@ type Lane interface {
 	// late.
 	Flush(ctx context.Context) error
 
-	// FlushPeer is Flush for the operations to one peer and their errors.
-	FlushPeer(ctx context.Context, peer int) error
-
 	// Quiet reports whether every operation of the lane to a peer, or with -1 to any, was complete
 	// when it last made progress. It makes none, and never waits. Of implicit operations the lane may
 	// learn only when a later one is complete.
 	Quiet(peer int) bool
-
-	// Fence orders the lane's operations to a peer: those posted before it take effect in the peer's
-	// segment before those posted after it. It completes nothing; a get behind it reads what puts
-	// before it wrote, and a put behind it does not change what gets before it read. It does not
-	// block, but for atomics in flight to the peer that the network makes of several requests.
-	Fence(ctx context.Context, peer int) error
 
 	// Poll makes progress without waiting.
 	Poll() error

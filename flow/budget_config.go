@@ -1,10 +1,11 @@
 package flow
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/ibconduit/conduit/internal/park"
 )
 
 // The parts of a budget that are set apart when its configuration leaves them open.
@@ -17,12 +18,7 @@ const (
 
 // Parker lets one goroutine wait for another; am.Parker is one. A Park that polls meanwhile lets
 // the rank's communication go on.
-type Parker interface {
-	// Park waits for Unpark, or for the end of ctx, whose cause it returns. It may end without reason.
-	Park(ctx context.Context) error
-	// Unpark ends one Park, the present or the next one. It does not block.
-	Unpark()
-}
+type Parker = park.Parker
 
 // BudgetConfig are the parameters of a Budget. Either Limit or Adapt must be given.
 type BudgetConfig struct {
@@ -97,7 +93,7 @@ func (c BudgetConfig) withDefaults() (BudgetConfig, error) {
 		c.Now = func() time.Duration { return time.Since(processStart) }
 	}
 	if c.NewParker == nil {
-		c.NewParker = func() Parker { return make(channelParker, 1) }
+		c.NewParker = park.New
 	}
 	if c.StallAfter == 0 {
 		c.StallAfter = 10 * time.Second
@@ -223,25 +219,6 @@ func setDefault[T comparable](v *T, d T) {
 	var zero T
 	if *v == zero {
 		*v = d
-	}
-}
-
-// channelParker is the Parker of goroutines.
-type channelParker chan struct{}
-
-func (p channelParker) Park(ctx context.Context) error {
-	select {
-	case <-p:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (p channelParker) Unpark() {
-	select {
-	case p <- struct{}{}:
-	default:
 	}
 }
 

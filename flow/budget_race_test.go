@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/ibconduit/conduit/internal/park"
 )
 
 // elsewhere is a fetch that another goroutine ends.
@@ -127,7 +129,7 @@ func TestGoroutinesShareABudget(t *testing.T) {
 // poller is a parker that polls, as that of a worker's lane does: the waiter itself makes the
 // progress that it waits for.
 type poller struct {
-	channelParker
+	park.Channel
 	poll  func()
 	polls int
 }
@@ -135,7 +137,7 @@ type poller struct {
 func (p *poller) Park(ctx context.Context) error {
 	for {
 		select {
-		case <-p.channelParker:
+		case <-p.Channel:
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -152,7 +154,7 @@ func TestAWaiterPollsByItsParker(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &fake{bytes: 80}
-	p := &poller{channelParker: make(channelParker, 1)}
+	p := &poller{Channel: make(park.Channel, 1)}
 	p.poll = func() {
 		switch p.polls {
 		case 3:

@@ -83,6 +83,45 @@ check_shell() {
   done | xargs -r shellcheck -x -S warning -e SC1007,SC3045
 }
 
+# Functions that no program reaches in any build, and those of tests' packages that no test reaches,
+# but for hack/deadcode.txt.
+check_deadcode() {
+  local out list=hack/deadcode.txt dir=$PWD/build/lint/deadcode
+  out=$(go -C hack/tools build -o "$PWD/build/bin/deadcode" golang.org/x/tools/cmd/deadcode 2>&1) ||
+    { echo "not run: it does not build: $out"; return 77; }
+  rm -rf "$dir" && mkdir -p "$dir"
+  dead_in default && dead_in debug -tags=debug && CGO_ENABLED=0 dead_in nocgo && dead_in test -test || return 1
+  awk -v list=$list '
+    FILENAME == list { if (!/^#/ && NF) for (i = split($2, names, ","); i; i--) {
+      n = names[i]; gsub(/\./, "\\.", n); gsub(/\*/, ".*", n); allowed[++rules] = "^" $1 " " n "$"; rule[rules] = $1 " " names[i] } next }
+    FILENAME ~ /files$/ { builds[$1]++; next }
+    FILENAME ~ /test.dead$/ { dead[$2 " " $3] = $1; next }
+    { times[$0]++ }
+    END {
+      for (f in times) {
+        split(f, w, " ")
+        if (times[f] == builds[w[1]] && w[2] !~ /(test|^fabric\/sim|^hack\/.*)$/) dead[w[2] " " w[3]] = w[1]
+      }
+      for (d in dead) {
+        known = 0
+        for (r = 1; r <= rules; r++) if (d ~ allowed[r]) known = used[r] = 1
+        if (!known) { print dead[d] ": nothing calls " d; bad = 1 }
+      }
+      for (r = 1; r <= rules; r++) if (!used[r]) { print list ": " rule[r] " is called, or is not there"; bad = 1 }
+      exit bad
+    }' $list "$dir"/*.files "$dir"/*.dead
+}
+
+# Writes the files of a build, and the functions in it that nothing reaches: file, package, name.
+dead_in() {
+  local to=$dir/$1 module=github.com/ibconduit/conduit
+  shift
+  [ "$to" = "$dir/test" ] || go list "$@" -f '{{range .GoFiles}}{{println (printf "%s/%s" $.Dir .)}}{{end}}{{range .CgoFiles}}{{println (printf "%s/%s" $.Dir .)}}{{end}}' ./... |
+    sed "/^$/d; s|^$PWD/||" >"$to.files" || return 1
+  build/bin/deadcode "$@" -f '{{$p := .Path}}{{range .Funcs}}{{println .Position.File $p .Name}}{{end}}' ./... |
+    sed "/^$/d; s| $module/| |; s| $module | . |" >"$to.dead"
+}
+
 # Its database is on the network and says something else every day: not reaching it is no failure.
 check_govulncheck() {
   local out rc
@@ -106,7 +145,7 @@ if [ "${1-}" = -o ]; then
   mkdir -p "$(dirname "$results")"
   : >"$results"
 fi
-[ $# -gt 0 ] || set -- gofmt merge c vet nocgo arm64 staticcheck shell govulncheck
+[ $# -gt 0 ] || set -- gofmt merge c vet nocgo arm64 staticcheck deadcode shell govulncheck
 failed=0
 for check; do
   declare -F "check_$check" >/dev/null || { echo "lint: no check '$check' (there are: $(all | xargs))"; exit 2; }

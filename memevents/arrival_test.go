@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // Without userfaultfd too: where a new mapping comes, what was registered there cannot be what is
@@ -36,7 +38,7 @@ func TestGrowthIntoAFreePlaceEndsWhatWasThere_04(t *testing.T) {
 	if !r.Valid() {
 		t.Fatal("seen at once: this test proves nothing")
 	}
-	if at := must(t, callMremap, p, pageSize, 2*pageSize, 0); at != p {
+	if at := must(t, memtest.Mremap, p, pageSize, 2*pageSize, 0); at != p {
 		t.Fatalf("grew at %#x", at)
 	}
 	if r.Valid() {
@@ -54,14 +56,14 @@ func TestABreakThatGoesUpEndsWhatWasThere_04(t *testing.T) { runHelper(t, nil, "
 
 var _ = helper("breakup", func(t testing.TB, _ []string) error {
 	w := newWatcher(t, WatcherConfig{})
-	end, _ := cCall(callSbrk, 4*pageSize)
+	end, _ := memtest.Call(memtest.Sbrk, 4*pageSize)
 	top := (end + 4*pageSize) &^ (pageSize - 1)
 	r := watchPage(t, w, top-pageSize, CalledFromC)
 	unix.RawSyscall(unix.SYS_BRK, end, 0, 0)
 	if !r.Valid() {
 		return errors.New("seen at once: this test proves nothing")
 	}
-	must(t, callBrk, end+4*pageSize)
+	must(t, memtest.Brk, end+4*pageSize)
 	if r.Valid() {
 		return errors.New("valid on memory that came later")
 	}

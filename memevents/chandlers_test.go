@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // A library of C or C++ has its handlers called, in the order of their priorities, whichever
@@ -34,26 +36,26 @@ var _ = helper("handlers", func(t testing.TB, args []string) error {
 	load(t, args[0])
 	p := newPages(1)
 	if args[2] == "preload" {
-		cFunc("ibc_handler_add", p)
+		memtest.Func("ibc_handler_add", p)
 	} else { // they are the executable's, which does not export them
-		cFunc("ibc_handler_add", p, rootAt(), addHandlerAt())
+		memtest.Func("ibc_handler_add", p, memtest.Root(), memtest.AddHandler())
 	}
 	w := newWatcher(t, WatcherConfig{})
 	r := watchPage(t, w, p, CalledFromC)
-	cFunc("ibc_handler_refuse", 1)
-	if _, errno := cCall(callMunmap, p, pageSize); errno != unix.EBUSY || !r.Valid() {
+	memtest.Func("ibc_handler_refuse", 1)
+	if _, errno := memtest.Call(memtest.Munmap, p, pageSize); errno != unix.EBUSY || !r.Valid() {
 		return fmt.Errorf("munmap that a handler refuses: %v; valid %v", errno, r.Valid())
 	}
-	cFunc("ibc_handler_refuse", 0)
-	cFunc("ibc_handler_order")
-	if _, errno := cCall(callMunmap, p, pageSize); errno != 0 || r.Valid() {
+	memtest.Func("ibc_handler_refuse", 0)
+	memtest.Func("ibc_handler_order")
+	if _, errno := memtest.Call(memtest.Munmap, p, pageSize); errno != 0 || r.Valid() {
 		return fmt.Errorf("munmap: %v; valid %v", errno, r.Valid())
 	}
-	if got := cFunc("ibc_handler_order"); got != 1234 {
+	if got := memtest.Func("ibc_handler_order"); got != 1234 {
 		return fmt.Errorf("the handlers ran in the order %d, want 1234, each once", got)
 	}
-	cFunc("ibc_handler_deny", 1)
-	if ret, errno := cCall(callMunmap, p, pageSize); ret != ^uintptr(0) || errno != unix.EDOM {
+	memtest.Func("ibc_handler_deny", 1)
+	if ret, errno := memtest.Call(memtest.Munmap, p, pageSize); ret != ^uintptr(0) || errno != unix.EDOM {
 		return fmt.Errorf("munmap that a handler answers after the kernel: %d, %v", int(ret), errno)
 	}
 	return nil

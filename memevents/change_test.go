@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // registration is a fake memory region. It knows what a device would see: the stamp that stood in
@@ -55,18 +57,18 @@ type change struct {
 
 func sharedPages(t *testing.T, pages int) uintptr {
 	t.Helper()
-	p := must(t, callMmap, 0, uintptr(pages)*pageSize, rw, unix.MAP_SHARED|unix.MAP_ANONYMOUS, noFD, 0)
-	t.Cleanup(func() { cCall(callMunmap, p, uintptr(pages)*pageSize) })
+	p := must(t, memtest.Mmap, 0, uintptr(pages)*pageSize, rw, unix.MAP_SHARED|unix.MAP_ANONYMOUS, noFD, 0)
+	t.Cleanup(func() { memtest.Call(memtest.Munmap, p, uintptr(pages)*pageSize) })
 	return p
 }
 
 func remap(t *testing.T, p uintptr, pages int) {
 	t.Helper()
-	must(t, callMmap, p, uintptr(pages)*pageSize, rw, anonymous|unix.MAP_FIXED_NOREPLACE, noFD, 0)
+	must(t, memtest.Mmap, p, uintptr(pages)*pageSize, rw, anonymous|unix.MAP_FIXED_NOREPLACE, noFD, 0)
 }
 
 func advice(a uintptr) func(*testing.T, uintptr) {
-	return func(t *testing.T, p uintptr) { must(t, callMadvise, p, pageSize, a) }
+	return func(t *testing.T, p uintptr) { must(t, memtest.Madvise, p, pageSize, a) }
 }
 
 const (
@@ -80,45 +82,45 @@ const (
 
 var changes = []change{
 	{name: "munmap and mmap", do: func(t *testing.T, p uintptr) {
-		must(t, callMunmap, p, pageSize)
+		must(t, memtest.Munmap, p, pageSize)
 		remap(t, p, 1)
 	}},
 	{name: "mmap fixed", do: func(t *testing.T, p uintptr) {
-		must(t, callMmap, p, pageSize, rw, anonymous|unix.MAP_FIXED, noFD, 0)
+		must(t, memtest.Mmap, p, pageSize, rw, anonymous|unix.MAP_FIXED, noFD, 0)
 	}},
 	{name: "MADV_DONTNEED", do: advice(unix.MADV_DONTNEED)},
 	{name: "MADV_DONTNEED_LOCKED", do: advice(madvDontneedLocked)},
 	{name: "MADV_FREE", do: advice(unix.MADV_FREE), keeps: true},
 	{name: "guard", do: advice(madvGuardInstall), keeps: true},
-	{name: "unknown advice", keeps: true, do: func(t *testing.T, p uintptr) { cCall(callMadvise, p, pageSize, 12345) }},
+	{name: "unknown advice", keeps: true, do: func(t *testing.T, p uintptr) { memtest.Call(memtest.Madvise, p, pageSize, 12345) }},
 	{name: "one page in the middle", pages: 64, do: func(t *testing.T, p uintptr) {
-		must(t, callMunmap, page(p, 31), 1)
+		must(t, memtest.Munmap, page(p, 31), 1)
 		remap(t, page(p, 31), 1)
 	}},
 	{name: "length not a multiple of pages", pages: 2, do: func(t *testing.T, p uintptr) {
-		must(t, callMadvise, p, pageSize+1, unix.MADV_DONTNEED)
+		must(t, memtest.Madvise, p, pageSize+1, unix.MADV_DONTNEED)
 	}},
 	{name: "mremap away", do: func(t *testing.T, p uintptr) {
 		to := mapPages(t, 1)
-		must(t, callMremap, p, pageSize, pageSize, mremapMaymove|mremapFixed, to)
+		must(t, memtest.Mremap, p, pageSize, pageSize, mremapMaymove|mremapFixed, to)
 		remap(t, p, 1)
 	}},
 	{name: "mremap onto", do: func(t *testing.T, p uintptr) {
-		must(t, callMremap, mapPages(t, 1), pageSize, pageSize, mremapMaymove|mremapFixed, p)
+		must(t, memtest.Mremap, mapPages(t, 1), pageSize, pageSize, mremapMaymove|mremapFixed, p)
 	}, reported: 2},
 	{name: "mremap grows and moves", do: func(t *testing.T, p uintptr) {
-		if must(t, callMremap, p, pageSize, 1024*pageSize, mremapMaymove) == p {
+		if must(t, memtest.Mremap, p, pageSize, 1024*pageSize, mremapMaymove) == p {
 			t.Fatal("it did not move")
 		}
 		remap(t, p, 1)
 	}},
 	{name: "mremap shrinks", pages: 4, do: func(t *testing.T, p uintptr) {
-		must(t, callMremap, p, 4*pageSize, pageSize, 0)
+		must(t, memtest.Mremap, p, 4*pageSize, pageSize, 0)
 		remap(t, page(p, 1), 3)
 	}, reported: 1},
 	{name: "process_madvise", do: func(t *testing.T, p uintptr) {
 		iov := unix.Iovec{Base: (*byte)(unsafe.Pointer(ptr(p))), Len: uint64(pageSize)}
-		_, errno := cCall(callProcessMadvise, processMadviseSelfFD, uintptr(unsafe.Pointer(&iov)), 1, unix.MADV_DONTNEED, 0)
+		_, errno := memtest.Call(memtest.ProcessMadvise, processMadviseSelfFD, uintptr(unsafe.Pointer(&iov)), 1, unix.MADV_DONTNEED, 0)
 		runtime.KeepAlive(&iov)
 		if errno != 0 { // kernels before 6.14 refuse it: do what it would have done, past all hooks
 			unix.RawSyscall(unix.SYS_MADVISE, p, pageSize, unix.MADV_DONTNEED)
@@ -163,7 +165,7 @@ func TestMadviseRemoveOfSharedMemory_02(t *testing.T) {
 	p := sharedPages(t, 1)
 	reg := register(p, 1)
 	ref := watch(t, w, p, page(p, 1), CalledFromC)
-	must(t, callMadvise, p, pageSize, unix.MADV_REMOVE)
+	must(t, memtest.Madvise, p, pageSize, unix.MADV_REMOVE)
 	if ref.Acquire() || sweep(t, w) != 1 {
 		t.Error("a hit after the change")
 	}
@@ -180,8 +182,8 @@ func attach(t *testing.T, at, flags uintptr) (id int, p uintptr) {
 	}
 	noError(t, err)
 	t.Cleanup(func() { unix.SysvShmCtl(id, unix.IPC_RMID, nil) })
-	p = must(t, callShmat, uintptr(id), at, flags)
-	t.Cleanup(func() { cCall(callShmdt, p) })
+	p = must(t, memtest.Shmat, uintptr(id), at, flags)
+	t.Cleanup(func() { memtest.Call(memtest.Shmdt, p) })
 	return id, p
 }
 
@@ -193,7 +195,7 @@ func TestSharedSegments_02(t *testing.T) {
 	inside := watch(t, w, page(p, 2), page(p, 3), CalledFromC)
 	other := mapPages(t, 1)
 	outside := watch(t, w, other, page(other, 1), CalledFromC)
-	must(t, callShmdt, p)
+	must(t, memtest.Shmdt, p)
 	if inside.Acquire() {
 		t.Error("a hit after shmdt")
 	}
@@ -238,11 +240,11 @@ var _ = helper("break", func(t testing.TB, _ []string) error {
 		name string
 		call func(end uintptr) unix.Errno
 	}{
-		{"sbrk", func(uintptr) unix.Errno { _, e := cCall(callSbrk, ^(2*pageSize)+1); return e }},
-		{"brk", func(end uintptr) unix.Errno { _, e := cCall(callBrk, end-2*pageSize); return e }},
+		{"sbrk", func(uintptr) unix.Errno { _, e := memtest.Call(memtest.Sbrk, ^(2*pageSize)+1); return e }},
+		{"brk", func(end uintptr) unix.Errno { _, e := memtest.Call(memtest.Brk, end-2*pageSize); return e }},
 	} {
-		must(t, callSbrk, 4*pageSize)
-		end, _ := cCall(callSbrk, 0)
+		must(t, memtest.Sbrk, 4*pageSize)
+		end, _ := memtest.Call(memtest.Sbrk, 0)
 		top := end &^ (pageSize - 1)
 		low, err := w.Claim(top-3*pageSize, top-2*pageSize, 0, CalledFromC)
 		noError(t, err)
@@ -272,15 +274,15 @@ var _ = helper("rawbreak", func(t testing.TB, _ []string) error {
 	w := newWatcher(t, WatcherConfig{})
 	runtime.LockOSThread()
 	for _, by := range []int{int(pageSize), -int(pageSize)} {
-		must(t, callSbrk, 4*pageSize)
-		libc, _ := cCall(callSbrk, 0)
+		must(t, memtest.Sbrk, 4*pageSize)
+		libc, _ := memtest.Call(memtest.Sbrk, 0)
 		top := (libc + pageSize - 1) &^ (pageSize - 1)
 		if now, _, _ := unix.RawSyscall(unix.SYS_BRK, top+8*pageSize, 0, 0); now != top+8*pageSize {
 			return fmt.Errorf("the break is %#x", now)
 		}
 		low := watchPage(t, w, top-3*pageSize, CalledFromC)
 		mid := watchPage(t, w, top+2*pageSize, CalledFromC)
-		must(t, callSbrk, uintptr(by))
+		must(t, memtest.Sbrk, uintptr(by))
 		if now, _, _ := unix.RawSyscall(unix.SYS_BRK, 0, 0, 0); now >= top+2*pageSize {
 			return fmt.Errorf("the break is %#x: nothing was tested", now)
 		}
@@ -299,15 +301,15 @@ func TestAMovedSegmentIsDetachedWhole_02(t *testing.T) {
 	id, err := unix.SysvShmGet(unix.IPC_PRIVATE, 8*int(pageSize), unix.IPC_CREAT|0o600)
 	noError(t, err)
 	t.Cleanup(func() { unix.SysvShmCtl(id, unix.IPC_RMID, nil) })
-	large := must(t, callShmat, uintptr(id), 0, 0)
+	large := must(t, memtest.Shmat, uintptr(id), 0, 0)
 	room := mapPages(t, 8)
-	must(t, callMunmap, room, 8*pageSize)
+	must(t, memtest.Munmap, room, 8*pageSize)
 	attach(t, room, 0) // 3 pages, which go by munmap
-	must(t, callMunmap, room, 3*pageSize)
-	must(t, callMremap, large, 8*pageSize, 8*pageSize, mremapMaymove|mremapFixed, room)
+	must(t, memtest.Munmap, room, 3*pageSize)
+	must(t, memtest.Mremap, large, 8*pageSize, 8*pageSize, mremapMaymove|mremapFixed, room)
 	reg := register(room, 8)
 	r := watch(t, w, page(room, 6), page(room, 7), CalledFromC)
-	must(t, callShmdt, room)
+	must(t, memtest.Shmdt, room)
 	if _, _, errno := unix.RawSyscall6(unix.SYS_MMAP, room, 8*pageSize, rw, anonymous|unix.MAP_FIXED, noFD, 0); errno != 0 {
 		t.Fatal(errno)
 	}
@@ -320,11 +322,11 @@ func TestAMovedSegmentIsDetachedWhole_02(t *testing.T) {
 	}
 	evict(t, w, r)
 	sweep(t, w)
-	cCall(callMunmap, room, 8*pageSize)
+	memtest.Call(memtest.Munmap, room, 8*pageSize)
 }
 
 // MADV_REMOVE takes the pages out of the file, so that every mapping of it loses them (madvise(2)).
-// What subscribers and handlers see is the range of the call.
+// What handlers see is the range of the call.
 func TestMadviseRemoveEndsTheFilesOtherMappings_02(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	fd, err := unix.MemfdCreate("twice", unix.MFD_CLOEXEC)
@@ -333,8 +335,8 @@ func TestMadviseRemoveEndsTheFilesOtherMappings_02(t *testing.T) {
 	noError(t, unix.Ftruncate(fd, int64(pageSize)))
 	var at [2]uintptr
 	for i := range at {
-		at[i] = must(t, callMmap, 0, pageSize, rw, unix.MAP_SHARED, uintptr(fd), 0)
-		defer cCall(callMunmap, at[i], pageSize)
+		at[i] = must(t, memtest.Mmap, 0, pageSize, rw, unix.MAP_SHARED, uintptr(fd), 0)
+		defer memtest.Call(memtest.Munmap, at[i], pageSize)
 	}
 	protected := mapPages(t, 1)
 	unprotect, err := Protect(protected, page(protected, 1))
@@ -342,7 +344,7 @@ func TestMadviseRemoveEndsTheFilesOtherMappings_02(t *testing.T) {
 	defer unprotect()
 	reg := register(at[0], 1)
 	r := watch(t, w, at[0], page(at[0], 1), CalledFromC)
-	must(t, callMadvise, at[1], pageSize, unix.MADV_REMOVE)
+	must(t, memtest.Madvise, at[1], pageSize, unix.MADV_REMOVE)
 	if !reg.lies() {
 		t.Error("control: nothing was lost")
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // A call that waits for the reader must not be let go by the end of the descriptor: it would find
@@ -77,7 +79,7 @@ func forkUntilExit() error {
 	if err := unix.Pipe(pipe[:]); err != nil {
 		return err
 	}
-	if pid := int32(cFunc("ibc_foreign_fork_until", uintptr(pipe[0]), uintptr(pipe[1]))); pid < 0 {
+	if pid := int32(memtest.Func("ibc_foreign_fork_until", uintptr(pipe[0]), uintptr(pipe[1]))); pid < 0 {
 		return errors.New("fork failed")
 	}
 	return unix.Close(pipe[0])

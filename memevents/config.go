@@ -47,7 +47,7 @@ var config struct {
 }
 
 // Configure chooses the monitors in the environment's place. It fails with ErrBusy once they were
-// started, by NewWatcher, Status or Subscribe.
+// started, by NewWatcher or Status.
 func Configure(c Config) error {
 	if err := c.validate(); err != nil {
 		return err

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 func TestDeadEntriesAreBoundedAndWakeTheOwner_12(t *testing.T) {
@@ -20,12 +22,12 @@ func TestDeadEntriesAreBoundedAndWakeTheOwner_12(t *testing.T) {
 		refs[i] = watch(t, w, page(p, i), page(p, i+1), CalledFromC)
 	}
 	for i := range 3 {
-		must(t, callMadvise, page(p, i), pageSize, unix.MADV_DONTNEED)
+		must(t, memtest.Madvise, page(p, i), pageSize, unix.MADV_DONTNEED)
 	}
 	if err := w.Wait(expired(t)); err == nil {
 		t.Error("woken at the limit")
 	}
-	must(t, callMadvise, page(p, 3), pageSize, unix.MADV_DONTNEED)
+	must(t, memtest.Madvise, page(p, 3), pageSize, unix.MADV_DONTNEED)
 	soon, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	noError(t, w.Wait(soon))
@@ -45,8 +47,8 @@ func TestManyCyclesLeaveNothingBehind_12(t *testing.T) {
 	elsewhere := reserve(t, pageSize)
 	r := watch(t, w, elsewhere, elsewhere+pageSize, CalledFromC)
 	cycle := func() { // allocates nothing in Go
-		p, e1 := cCall(callMmap, 0, pageSize, rw, anonymous, noFD, 0)
-		_, e2 := cCall(callMunmap, p, pageSize)
+		p, e1 := memtest.Call(memtest.Mmap, 0, pageSize, rw, anonymous, noFD, 0)
+		_, e2 := memtest.Call(memtest.Munmap, p, pageSize)
 		if e1 != 0 || e2 != 0 {
 			t.Fatal(e1, e2)
 		}
@@ -91,7 +93,7 @@ func TestAnEntryDiesOnce_12(t *testing.T) {
 	r := watch(t, w, p, page(p, 1), CalledFromC)
 	r.Acquire()
 	for range 1000 {
-		must(t, callMadvise, p, pageSize, unix.MADV_DONTNEED)
+		must(t, memtest.Madvise, p, pageSize, unix.MADV_DONTNEED)
 	}
 	if n, bytes := w.Dead(); n != 1 || bytes != int64(pageSize) {
 		t.Errorf("%d dead, %d bytes", n, bytes)
@@ -116,7 +118,7 @@ func TestAnEmptyDrainMakesReadyForTheNextWake_12(t *testing.T) {
 	if len(w.Drain(nil)) != 0 {
 		t.Fatal("drained something")
 	}
-	must(t, callMadvise, p, pageSize, unix.MADV_DONTNEED)
+	must(t, memtest.Madvise, p, pageSize, unix.MADV_DONTNEED)
 	soon, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := w.Wait(soon); err != nil {

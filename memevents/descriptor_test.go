@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // A program that closes all descriptors closes ours: then what the kernel was to report is no
@@ -142,7 +144,7 @@ var _ = helper("reuseevent", func(t testing.TB, _ []string) error {
 	file, err := unix.MemfdCreate("the program's", 0)
 	noError(t, err)
 	noError(t, unix.Dup2(file, int(i32(&w.m.watcher[w.id].efd).Load())-1))
-	cCall(callMunmap, p, pageSize)
+	memtest.Call(memtest.Munmap, p, pageSize)
 	var s unix.Stat_t
 	if err := unix.Fstat(file, &s); err != nil || r.Valid() || u32(&w.m.watcher[w.id].signalled).Load() == 0 {
 		return fmt.Errorf("no event was due: %v", err)
@@ -155,32 +157,21 @@ var _ = helper("reuseevent", func(t testing.TB, _ []string) error {
 
 // The next owner of a watcher's place must not read from a file that has come in the descriptor's.
 func TestFileInEventsPlaceIsNotRead_17(t *testing.T) {
-	runHelper(t, nil, "reuseread", "watcher")
-	runHelper(t, nil, "reuseread", "subscription")
+	runHelper(t, nil, "reuseread")
 }
 
-var _ = helper("reuseread", func(t testing.TB, args []string) error {
-	efd := &table().ring_efd
+var _ = helper("reuseread", func(t testing.TB, _ []string) error {
+	efd := &table().watcher[0].efd
 	open := func() error {
-		s, err := Subscribe(0)
-		if err == nil {
-			s.Close()
+		w := newWatcher(t, WatcherConfig{MaxDeadBytes: -1})
+		p := newPages(1)
+		watchPage(t, w, p, CalledFromC)
+		memtest.Call(memtest.Munmap, p, pageSize)
+		noError(t, w.Wait(context.Background()))
+		for _, r := range w.Drain(nil) {
+			w.Retire(r)
 		}
-		return err
-	}
-	if args[0] == "watcher" {
-		efd = &table().watcher[0].efd
-		open = func() error {
-			w := newWatcher(t, WatcherConfig{MaxDeadBytes: -1})
-			p := newPages(1)
-			watchPage(t, w, p, CalledFromC)
-			cCall(callMunmap, p, pageSize)
-			noError(t, w.Wait(context.Background()))
-			for _, r := range w.Drain(nil) {
-				w.Retire(r)
-			}
-			return w.Close()
-		}
+		return w.Close()
 	}
 	noError(t, open())
 	const text = "of the program, as you see"

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"os"
 	"testing"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 func TestLifeOfAnEntry(t *testing.T) {
@@ -23,7 +25,7 @@ func TestLifeOfAnEntry(t *testing.T) {
 	}
 	r.Acquire()
 	before := ReadStats()
-	must(t, callMunmap, page(p, 1), pageSize)
+	must(t, memtest.Munmap, page(p, 1), pageSize)
 	if s := ReadStats(); s.Invalidated != before.Invalidated+1 || s.InvalidatedInUse != before.InvalidatedInUse+1 {
 		t.Errorf("invalidated %d, in use %d: want one more of each than %d, %d", s.Invalidated, s.InvalidatedInUse, before.Invalidated, before.InvalidatedInUse)
 	}
@@ -102,7 +104,7 @@ func TestClosedWatcherLeavesTheNextUnchanged(t *testing.T) {
 	}
 	p := mapPages(t, 1)
 	watch(t, w, p, page(p, 1), CalledFromC)
-	must(t, callMunmap, p, pageSize)
+	must(t, memtest.Munmap, p, pageSize)
 	if dead := old.Drain(nil); len(dead) != 0 {
 		t.Errorf("drained %v of another watcher", dead)
 	}

@@ -18,8 +18,8 @@ var (
 	ErrUnwatched = errors.New("changes of the range would not be noticed")
 	// ErrForked means that this process is a child of the one that made the watcher.
 	ErrForked = errors.New("memory events do not survive fork")
-	// ErrBusy means that Close was refused because entries are still claimed, or that a second
-	// owner came.
+	// ErrBusy means that Close was refused because entries are still claimed, or Configure because
+	// the monitors run.
 	ErrBusy = errors.New("in use")
 	// ErrNotSupported means that this build or system has no memory events.
 	ErrNotSupported = errors.New("not supported")

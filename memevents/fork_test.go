@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // A child of fork has a copy of the table and shares the descriptors: its hooks must not touch the
@@ -25,7 +27,7 @@ var _ = helper("fork", func(t testing.TB, args []string) error {
 	w := newWatcher(t, WatcherConfig{MaxDeadBytes: -1})
 	p := newPages(1)
 	r := watchPage(t, w, p, CalledFromC)
-	if status := cFunc("ibc_foreign_fork", p, pageSize); status != 0 {
+	if status := memtest.Func("ibc_foreign_fork", p, pageSize); status != 0 {
 		return fmt.Errorf("the child ended with status %#x", status)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
@@ -36,7 +38,7 @@ var _ = helper("fork", func(t testing.TB, args []string) error {
 	if !r.Acquire() {
 		return errors.New("the child's munmap invalidated the parent's entry")
 	}
-	cCall(callMunmap, p, pageSize) // the control: the parent's own does both
+	memtest.Call(memtest.Munmap, p, pageSize) // the control: the parent's own does both
 	if err := w.Wait(context.Background()); err != nil || r.Acquire() {
 		return fmt.Errorf("the parent's munmap: %v", err)
 	}
@@ -115,7 +117,7 @@ func forkAndLook(w *Watcher, refs []Ref, unfinished Ref, fresh uintptr) error {
 		return err
 	}
 	defer unix.Close(pipe[0])
-	pid := int(int32(cFunc("ibc_foreign_bare_fork")))
+	pid := int(int32(memtest.Func("ibc_foreign_bare_fork")))
 	if pid == 0 {
 		word := "right"
 		if err := lookFromChild(w, refs, unfinished, fresh); err != nil {
@@ -156,10 +158,9 @@ func lookFromChild(w *Watcher, refs []Ref, unfinished Ref, fresh uintptr) error 
 	_, claim := w.Claim(fresh, fresh+pageSize, 0, CalledFromC)
 	_, live := w.ClaimLive(fresh, fresh+pageSize, 0, CalledFromC)
 	_, another := NewWatcher(WatcherConfig{})
-	_, subscribe := Subscribe(0)
 	_, protect := Protect(fresh, fresh+pageSize)
 	for call, err := range map[string]error{
-		"claim": claim, "claim of live memory": live, "new watcher": another, "subscribe": subscribe, "protect": protect,
+		"claim": claim, "claim of live memory": live, "new watcher": another, "protect": protect,
 		"wait": w.Wait(context.Background()), "close": w.Close(), "verify": Verify(),
 	} {
 		if !errors.Is(err, ErrForked) {

@@ -19,6 +19,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 var pageSize = uintptr(unix.Getpagesize())
@@ -86,7 +88,7 @@ func evict(t testing.TB, w *Watcher, refs ...Ref) {
 // must makes a call as C code would, and fails the test if it fails.
 func must(t testing.TB, event uint32, args ...uintptr) uintptr {
 	t.Helper()
-	ret, errno := cCall(event, args...)
+	ret, errno := memtest.Call(event, args...)
 	if errno != 0 {
 		t.Fatalf("call %d%x: %v", event, args, errno)
 	}
@@ -107,7 +109,7 @@ const arenaBytes = 1 << 40
 func mapPages(t testing.TB, pages int) uintptr {
 	t.Helper()
 	arena.once.Do(func() {
-		p := must(t, callMmap, 0, arenaBytes, unix.PROT_NONE, anonymous|unix.MAP_NORESERVE, noFD, 0)
+		p := must(t, memtest.Mmap, 0, arenaBytes, unix.PROT_NONE, anonymous|unix.MAP_NORESERVE, noFD, 0)
 		arena.at = p
 	})
 	// Hooks take more than asked for at addresses that may be of huge pages: there is none in a
@@ -119,8 +121,10 @@ func mapPages(t testing.TB, pages int) uintptr {
 		p = last + pageSize
 	}
 	arena.at = p + n
-	must(t, callMmap, p, n, rw, anonymous|unix.MAP_FIXED, noFD, 0)
-	t.Cleanup(func() { must(t, callMmap, p, n, unix.PROT_NONE, anonymous|unix.MAP_NORESERVE|unix.MAP_FIXED, noFD, 0) })
+	must(t, memtest.Mmap, p, n, rw, anonymous|unix.MAP_FIXED, noFD, 0)
+	t.Cleanup(func() {
+		must(t, memtest.Mmap, p, n, unix.PROT_NONE, anonymous|unix.MAP_NORESERVE|unix.MAP_FIXED, noFD, 0)
+	})
 	return p
 }
 
@@ -128,15 +132,15 @@ func mapPages(t testing.TB, pages int) uintptr {
 // the end may become another thread's: vacate is for that.
 func reserve(t testing.TB, bytes uintptr) uintptr {
 	t.Helper()
-	p := must(t, callMmap, 0, bytes, unix.PROT_NONE, anonymous|unix.MAP_NORESERVE, noFD, 0)
-	t.Cleanup(func() { cCall(callMunmap, p, bytes) })
+	p := must(t, memtest.Mmap, 0, bytes, unix.PROT_NONE, anonymous|unix.MAP_NORESERVE, noFD, 0)
+	t.Cleanup(func() { memtest.Call(memtest.Munmap, p, bytes) })
 	return p
 }
 
 // vacate takes reserved addresses' pages away, as unmapping does, and keeps the addresses.
 func vacate(t testing.TB, lo, bytes uintptr) {
 	t.Helper()
-	must(t, callMmap, lo, bytes, unix.PROT_NONE, anonymous|unix.MAP_NORESERVE|unix.MAP_FIXED, noFD, 0)
+	must(t, memtest.Mmap, lo, bytes, unix.PROT_NONE, anonymous|unix.MAP_NORESERVE|unix.MAP_FIXED, noFD, 0)
 }
 
 func ptr(p uintptr) *uint64 { return *(**uint64)(unsafe.Pointer(&p)) }
@@ -211,7 +215,7 @@ func tryHelper(t *testing.T, env []string, name string, args ...string) (string,
 func newPages(n int) uintptr {
 	const huge, below = 2 << 20, 64
 	for {
-		p, errno := cCall(callMmap, 0, uintptr(n)*pageSize, rw, anonymous, noFD, 0)
+		p, errno := memtest.Call(memtest.Mmap, 0, uintptr(n)*pageSize, rw, anonymous, noFD, 0)
 		if errno != 0 {
 			panic(errno)
 		}
@@ -252,7 +256,7 @@ func claimSoon(w *Watcher, p uintptr, need Classes) (r Ref, err error) {
 // load loads a library of testdata.
 func load(t testing.TB, path string) unsafe.Pointer {
 	t.Helper()
-	lib, err := cLoad(path)
+	lib, err := memtest.Load(path)
 	noError(t, err)
 	return lib
 }

@@ -18,7 +18,7 @@ extern "C" {
 /* ---- what can be configured at build time ---- */
 
 /* Of the layout below; two images share a table only if it is equal */
-#define IBC_MEM_VERSION 4u
+#define IBC_MEM_VERSION 5u
 #define IBC_MEM_SLOTS 16384u        /* watched ranges; 64 bytes each */
 /* Slots kept for the self-test, which must find room in a full table */
 #define IBC_MEM_SPARE 8u
@@ -30,7 +30,6 @@ extern "C" {
 #define IBC_MEM_WATCHERS 64u        /* bits of one word */
 /* Whose entries are the self-test's: never VALID, so on no dead list */
 #define IBC_MEM_NO_OWNER IBC_MEM_WATCHERS
-#define IBC_MEM_RING 4096u          /* events on the way to Go */
 #define IBC_MEM_PROTECTED 64u       /* ranges that may not be unmapped */
 #define IBC_MEM_SEGMENTS 256u       /* attached System V segments whose size is remembered */
 #define IBC_MEM_LEVELS 16u          /* cell sizes 4 KiB * 8^k: the last holds any address */
@@ -131,8 +130,6 @@ struct ibc_mem_watcher {
 	uint64_t pad[3];
 };
 
-struct ibc_mem_record { uint64_t seq, lo, hi; uint32_t event, count; };
-
 struct ibc_mem_stats {
 	uint64_t calls[IBC_MEM_EVENTS];
 	uint64_t invalidated, invalidated_in_use, invalidated_pending, scans, overflows;
@@ -153,7 +150,6 @@ struct ibc_mem {
 	int32_t uffd;          /* descriptor + 1; 0 none */
 	uint32_t uffd_delay_us; /* tests make the reader slow */
 	uint64_t uffd_dev, uffd_ino; /* of the descriptor: another file may come to have its number */
-	uint64_t generation;   /* counts invalidated ranges */
 
 	uint32_t live, high;   /* entries not FREE; slots ever used */
 	uint32_t levels;       /* bit per level with entries */
@@ -181,15 +177,11 @@ struct ibc_mem {
 	uint64_t test_addr;
 	uint32_t test_seen[IBC_MEM_EVENTS];
 
-	uint32_t ring_on, ring_wake;
-	int32_t ring_efd;      /* eventfd + 1, as above */
-	uint64_t ring_tail, ring_head, ring_lost;
 	uint64_t event_dev, event_ino; /* of eventfds, which all have one inode */
 
 	struct ibc_mem_stats stats;
 	struct ibc_mem_window window[IBC_MEM_WINDOWS] __attribute__((aligned(64)));
 	struct ibc_mem_watcher watcher[IBC_MEM_WATCHERS];
-	struct ibc_mem_record ring[IBC_MEM_RING];
 	uint32_t heads[IBC_MEM_HEADS];
 	struct ibc_mem_entry entry[IBC_MEM_SLOTS + IBC_MEM_SPARE] __attribute__((aligned(64)));
 };
@@ -209,7 +201,6 @@ IBC_HIDDEN void ibc_mem_invalidate(struct ibc_mem *m, uint64_t lo, uint64_t hi);
 IBC_HIDDEN uint32_t ibc_mem_window_open(struct ibc_mem *m, uint64_t lo, uint64_t hi);
 IBC_HIDDEN void ibc_mem_window_close(struct ibc_mem *m, uint32_t id);
 IBC_HIDDEN void ibc_mem_signal(struct ibc_mem *m);
-IBC_HIDDEN void ibc_mem_record(struct ibc_mem *m, uint32_t event, uint64_t lo, uint64_t hi);
 
 /* ---- ibc_mem_start.c: other definitions; resolved at start ---- */
 
@@ -237,10 +228,6 @@ IBC_HIDDEN const char *ibc_mem_verify(struct ibc_mem *m);
 IBC_HIDDEN void ibc_mem_retire(struct ibc_mem *m, uint32_t slot);
 IBC_HIDDEN uint32_t ibc_mem_drain(struct ibc_mem *m, uint32_t watcher, uint32_t *slots, uint32_t cap);
 IBC_HIDDEN uint32_t ibc_mem_hash(uint32_t level, uint64_t cell);
-
-/* Takes up to cap events out of the ring. */
-struct ibc_mem_taken { uint64_t lo, hi; uint32_t event, pad; };
-IBC_HIDDEN uint32_t ibc_mem_ring_take(struct ibc_mem *m, struct ibc_mem_taken *out, uint32_t cap);
 
 /* ---- ibc_mem_handlers.c ---- */
 
@@ -285,10 +272,7 @@ IBC_HIDDEN uint32_t ibc_mem_seen(struct ibc_mem *m, uint32_t event);
 IBC_HIDDEN intptr_t ibc_mem_call(uint32_t event, int raw, const intptr_t *args, int *err);
 IBC_HIDDEN intptr_t ibc_mem_call_hook(struct ibc_mem *m, uint32_t event, const intptr_t *args, int *err);
 IBC_HIDDEN void ibc_mem_cycles(struct ibc_mem *m, uint64_t n, int mapped, uint64_t *ns);
-IBC_HIDDEN void *ibc_mem_load(const char *path, const char **why);
-IBC_HIDDEN int ibc_mem_unload(void *lib);
 IBC_HIDDEN void *ibc_mem_symbol(const char *name);
-IBC_HIDDEN long ibc_mem_call_symbol(void *f, long a, long b, long c);
 
 #ifdef __cplusplus
 }

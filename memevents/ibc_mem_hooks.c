@@ -36,7 +36,6 @@ static int allowed(struct ibc_mem *m, struct ibc_mem_call *c, struct ibc_mem_ran
 static void vm_event(struct ibc_mem *m, uint32_t event, struct ibc_mem_range r)
 {
 	count(m->stats.calls[event]);
-	ibc_mem_record(m, event, r.lo, r.hi);
 	if (unlikely(load(m->log_level) >= IBC_MEM_LOG_DEBUG))
 		ibc_mem_log(m, IBC_MEM_LOG_DEBUG, "%s [%#lx,%#lx)", event == IBC_MEM_VM_MAPPED ? "mapped" : "unmapped", (unsigned long)r.lo, (unsigned long)r.hi);
 	if (unlikely(load(m->handlers) != NULL)) {

@@ -424,25 +424,5 @@ IBC_HIDDEN void ibc_mem_cycles(struct ibc_mem *m, uint64_t n, int mapped, uint64
 	}
 }
 
-/* ---- other libraries, for tests ---- */
-
-/* Loads a library for good. NULL: *why says why not. */
-IBC_HIDDEN void *ibc_mem_load(const char *path, const char **why)
-{
-	void *lib = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
-
-	if (!lib)
-		*why = dlerror();
-	return lib;
-}
-
-IBC_HIDDEN int ibc_mem_unload(void *lib) { return dlclose(lib); }
-
+/* symbol, for Go. */
 IBC_HIDDEN void *ibc_mem_symbol(const char *name) { return symbol(name); }
-
-IBC_HIDDEN long ibc_mem_call_symbol(void *f, long a, long b, long c)
-{
-	union { void *p; long (*call)(long, long, long); } u = {.p = f};
-
-	return u.call(a, b, c);
-}

@@ -312,26 +312,6 @@ IBC_HIDDEN uint32_t ibc_mem_drain(struct ibc_mem *m, uint32_t watcher, uint32_t 
 	return n;
 }
 
-/* ---- the ring ---- */
-
-IBC_HIDDEN uint32_t ibc_mem_ring_take(struct ibc_mem *m, struct ibc_mem_taken *out, uint32_t cap)
-{
-	uint32_t n = 0;
-
-	store(m->ring_wake, 0); /* before the ring is looked at: what comes later wakes anew */
-	for (; n < cap; n++) {
-		uint64_t turn = m->ring_head, at = turn % IBC_MEM_RING;
-		struct ibc_mem_record *r = &m->ring[at];
-
-		if (load(r->seq) != turn + 1 - at)
-			break;
-		out[n] = (struct ibc_mem_taken){r->lo, r->hi, r->event, 0};
-		store(r->seq, turn + IBC_MEM_RING - at);
-		m->ring_head++;
-	}
-	return n;
-}
-
 /* ---- invariants, for tests ---- */
 
 static int listed(struct ibc_mem *m, const struct ibc_mem_entry *e, uint32_t k)

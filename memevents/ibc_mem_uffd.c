@@ -105,28 +105,22 @@ IBC_HIDDEN void ibc_mem_uffd_settled(struct ibc_mem *m, uint64_t lo, uint64_t hi
 	}
 }
 
-static void gone(struct ibc_mem *m, uint64_t lo, uint64_t hi)
-{
-	ibc_mem_invalidate(m, lo, hi);
-	ibc_mem_record(m, IBC_MEM_VM_UNMAPPED, lo, hi);
-}
-
 static void take(struct ibc_mem *m, const struct uffd_msg *msg)
 {
 	switch (msg->event) {
 	case UFFD_EVENT_UNMAP:
 		add(m->stats.uffd_unmap, 1);
-		gone(m, msg->arg.remove.start, msg->arg.remove.end);
+		ibc_mem_invalidate(m, msg->arg.remove.start, msg->arg.remove.end);
 		break;
 	case UFFD_EVENT_REMOVE:
 		add(m->stats.uffd_remove, 1);
 		linger(m, msg->arg.remove.start, msg->arg.remove.end);
-		gone(m, msg->arg.remove.start, msg->arg.remove.end);
+		ibc_mem_invalidate(m, msg->arg.remove.start, msg->arg.remove.end);
 		break;
 	case UFFD_EVENT_REMAP:
 		add(m->stats.uffd_remap, 1);
-		gone(m, msg->arg.remap.from, msg->arg.remap.from + msg->arg.remap.len);
-		gone(m, msg->arg.remap.to, msg->arg.remap.to + msg->arg.remap.len);
+		ibc_mem_invalidate(m, msg->arg.remap.from, msg->arg.remap.from + msg->arg.remap.len);
+		ibc_mem_invalidate(m, msg->arg.remap.to, msg->arg.remap.to + msg->arg.remap.len);
 		break;
 	}
 }

@@ -72,7 +72,6 @@ static void expire(struct ibc_mem *m, struct ibc_mem_entry *e, uint64_t lo, uint
 		stale = (s & ~3ull) | IBC_MEM_STALE;
 	} while (!cas(e->state, &s, stale));
 
-	add(m->generation, 1);
 	count(m->stats.invalidated);
 	if ((s & 3) == IBC_MEM_PENDING) {
 		count(m->stats.invalidated_pending);
@@ -157,36 +156,4 @@ IBC_HIDDEN void ibc_mem_signal(struct ibc_mem *m)
 		return;
 	for (uint64_t due = __atomic_exchange_n(&m->signal, 0, __ATOMIC_SEQ_CST); due; due &= due - 1)
 		wake(m, load(m->watcher[__builtin_ctzll(due)].efd));
-}
-
-/* A bounded queue of many writers and one reader. A slot's sequence is kept relative to its index,
- * so that zeroed memory is an empty ring. What does not fit is counted; the reader then makes its
- * readers look anew. */
-IBC_HIDDEN void ibc_mem_record(struct ibc_mem *m, uint32_t event, uint64_t lo, uint64_t hi)
-{
-	struct ibc_mem_record *r;
-	uint64_t turn;
-
-	if (likely(!load(m->ring_on)))
-		return;
-	turn = load(m->ring_tail);
-	for (;;) {
-		r = &m->ring[turn % IBC_MEM_RING];
-		int64_t ahead = (int64_t)(load(r->seq) + turn % IBC_MEM_RING - turn);
-
-		if (ahead < 0) {
-			add(m->ring_lost, 1);
-			return;
-		}
-		if (ahead > 0)
-			turn = load(m->ring_tail);
-		else if (cas(m->ring_tail, &turn, turn + 1))
-			break;
-	}
-	r->event = event;
-	r->lo = lo;
-	r->hi = hi;
-	store(r->seq, turn + 1 - turn % IBC_MEM_RING);
-	if (!__atomic_exchange_n(&m->ring_wake, 1, __ATOMIC_SEQ_CST))
-		wake(m, load(m->ring_efd));
 }

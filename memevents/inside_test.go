@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 func TestInsideTheLibc_03(t *testing.T) {
@@ -40,7 +42,7 @@ var _ = helper("libc", func(t testing.TB, args []string) error {
 	load(t, args[0])
 	w := newWatcher(t, WatcherConfig{})
 	try := func(size uintptr, change func(block uintptr)) (string, error) {
-		block := cFunc("ibc_foreign_malloc", size)
+		block := memtest.Func("ibc_foreign_malloc", size)
 		lo := (block + size/2) &^ (pageSize - 1)
 		*ptr(lo) = 1
 		r, err := claimSoon(w, lo, ForMalloc)
@@ -59,13 +61,13 @@ var _ = helper("libc", func(t testing.TB, args []string) error {
 		}
 		return "noticed", nil
 	}
-	free, err := try(1<<20, func(block uintptr) { cFunc("ibc_foreign_free", block) })
+	free, err := try(1<<20, func(block uintptr) { memtest.Func("ibc_foreign_free", block) })
 	noError(t, err)
 	// So large that it always has a mapping of its own (mallopt(3)); grown until it moves.
 	moved := false
 	grow, err := try(40<<20, func(block uintptr) {
 		for size := uintptr(80 << 20); size <= 10<<30 && !moved; size *= 2 {
-			moved = cFunc("ibc_foreign_realloc", block, size) != block
+			moved = memtest.Func("ibc_foreign_realloc", block, size) != block
 		}
 	})
 	noError(t, err)
@@ -112,20 +114,20 @@ var _ = helper("errno", func(t testing.TB, _ []string) error {
 		args  []uintptr
 		errno unix.Errno
 	}{
-		{"mmap", callMmap, []uintptr{p, pageSize, rw, anonymous | unix.MAP_FIXED_NOREPLACE, noFD, 0}, unix.EEXIST},
-		{"munmap", callMunmap, []uintptr{p + 1, pageSize}, unix.EINVAL},
-		{"madvise", callMadvise, []uintptr{p, pageSize, 4242}, unix.EINVAL},
-		{"mremap", callMremap, []uintptr{p + 1, pageSize, pageSize, 0}, unix.EINVAL},
-		{"shmdt", callShmdt, []uintptr{p + 1}, unix.EINVAL},
-		{"brk", callBrk, []uintptr{1 << 62}, unix.ENOMEM},
+		{"mmap", memtest.Mmap, []uintptr{p, pageSize, rw, anonymous | unix.MAP_FIXED_NOREPLACE, noFD, 0}, unix.EEXIST},
+		{"munmap", memtest.Munmap, []uintptr{p + 1, pageSize}, unix.EINVAL},
+		{"madvise", memtest.Madvise, []uintptr{p, pageSize, 4242}, unix.EINVAL},
+		{"mremap", memtest.Mremap, []uintptr{p + 1, pageSize, pageSize, 0}, unix.EINVAL},
+		{"shmdt", memtest.Shmdt, []uintptr{p + 1}, unix.EINVAL},
+		{"brk", memtest.Brk, []uintptr{1 << 62}, unix.ENOMEM},
 	} {
 		seen := uint64(0)
 		for try := 0; seen != 1 && try < 20; try++ { // the runtime may make calls at the same time
-			calls := callsSeen(c.event)
-			if ret, errno := cCall(c.event, c.args...); errno != c.errno || uint32(ret) != ^uint32(0) {
+			calls := memtest.CallsSeen(c.event)
+			if ret, errno := memtest.Call(c.event, c.args...); errno != c.errno || uint32(ret) != ^uint32(0) {
 				return fmt.Errorf("%s: result %#x, errno %d, want %d", c.name, ret, errno, c.errno)
 			}
-			seen = callsSeen(c.event) - calls
+			seen = memtest.CallsSeen(c.event) - calls
 		}
 		if seen != 1 {
 			return fmt.Errorf("%s came by %d times, not once", c.name, seen)

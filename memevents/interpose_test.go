@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 func TestPreloadedHooksCountEachEventOnce_16(t *testing.T) {
@@ -66,7 +68,7 @@ var _ = helper("once", func(t testing.TB, args []string) error {
 var _ = helper("churn", func(t testing.TB, args []string) error {
 	w := newWatcher(t, WatcherConfig{})
 	load(t, args[0])
-	deregister, deregistered := cSymbol("ibc_strict_calls") != nil, 0
+	deregister, deregistered := memtest.Symbol("ibc_strict_calls") != nil, 0
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -80,23 +82,23 @@ var _ = helper("churn", func(t testing.TB, args []string) error {
 			if r, err := w.Claim(p, p+pageSize, 0, 0); err == nil && !w.Publish(r) {
 				w.Retire(r)
 			}
-			cCall(callMunmap, p, pageSize)
+			memtest.Call(memtest.Munmap, p, pageSize)
 			for _, r := range w.Drain(nil) {
 				for r.Refs() > 0 {
 					r.Release()
 				}
 				if deregister {
-					cFunc("ibv_dereg_mr", 0)
+					memtest.Func("ibv_dereg_mr", 0)
 					deregistered++
 				}
 				w.Retire(r)
 			}
 		}
 	}()
-	cFunc("ibc_foreign_churn", 300)
+	memtest.Func("ibc_foreign_churn", 300)
 	close(stop)
 	<-done
-	if deregister && deregistered > 0 && cFunc("ibc_strict_calls") > 0 {
+	if deregister && deregistered > 0 && memtest.Func("ibc_strict_calls") > 0 {
 		fmt.Println("strict malloc in force, deregistered")
 	}
 	fmt.Print(Status())
@@ -113,16 +115,16 @@ func eachOnce(w *Watcher, counter bool) error {
 		if !counter {
 			return 0
 		}
-		return cFunc("ibc_counter", which)
+		return memtest.Func("ibc_counter", which)
 	}
-	munmaps, madvises := callsSeen(callMunmap), callsSeen(callMadvise)
-	counted, countedAdvice, gen := other(0), other(1), Generation()
-	cCall(callMadvise, p, pageSize, unix.MADV_DONTNEED)
-	cCall(callMunmap, p, pageSize)
-	if a, b := callsSeen(callMunmap)-munmaps, callsSeen(callMadvise)-madvises; a != 1 || b != 1 {
+	munmaps, madvises := memtest.CallsSeen(memtest.Munmap), memtest.CallsSeen(memtest.Madvise)
+	counted, countedAdvice, gone := other(0), other(1), ReadStats().Invalidated
+	memtest.Call(memtest.Madvise, p, pageSize, unix.MADV_DONTNEED)
+	memtest.Call(memtest.Munmap, p, pageSize)
+	if a, b := memtest.CallsSeen(memtest.Munmap)-munmaps, memtest.CallsSeen(memtest.Madvise)-madvises; a != 1 || b != 1 {
 		return fmt.Errorf("saw %d munmap and %d madvise, want 1 and 1", a, b)
 	}
-	if Generation()-gen != 1 || r.Valid() {
+	if ReadStats().Invalidated-gone != 1 || r.Valid() {
 		return errors.New("the range was not invalidated once")
 	}
 	if a, b := other(0)-counted, other(1)-countedAdvice; counter && (a != 1 || b != 1) {

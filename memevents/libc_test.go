@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 func TestMemoryOfMapIsWatchedWithoutTheKernelsHelp(t *testing.T) {
@@ -51,12 +53,12 @@ func TestMapAndUnmapSayWhatFailed(t *testing.T) {
 
 func TestUnmappingIsTimedOnBothWays(t *testing.T) {
 	for _, mapped := range []bool{false, true} {
-		calls := callsSeen(callMunmap)
+		calls := memtest.CallsSeen(memtest.Munmap)
 		hooked, raw := TimeUnmap(1000, mapped)
 		if hooked <= 0 || raw <= 0 {
 			t.Errorf("mapped %v: %v and %v", mapped, hooked, raw)
 		}
-		if n := callsSeen(callMunmap) - calls; n < 1000 || n > 1900 {
+		if n := memtest.CallsSeen(memtest.Munmap) - calls; n < 1000 || n > 1900 {
 			t.Errorf("mapped %v: hooks saw %d calls, want the 1000 of one way", mapped, n)
 		}
 	}

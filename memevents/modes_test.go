@@ -15,8 +15,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ibconduit/conduit/internal/racetest"
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/internal/racetest"
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 func TestWithoutMonitorsClaimsAreRefused_17(t *testing.T) {
@@ -43,7 +45,7 @@ var _ = helper("refused", func(t testing.TB, _ []string) error {
 	}
 	fmt.Println("refused", err)
 	fmt.Print(Retest())
-	cCall(callMunmap, p, pageSize)
+	memtest.Call(memtest.Munmap, p, pageSize)
 	if len(w.Drain(nil)) != 0 {
 		return errors.New("drained something")
 	}

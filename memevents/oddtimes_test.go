@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 func TestSignalHandlerThatUnmapsInsideAHook_22(t *testing.T) {
@@ -23,7 +25,7 @@ var _ = helper("signals", func(t testing.TB, args []string) error {
 	p := newPages(1)
 	r, err := claimSoon(w, p, CalledFromC)
 	noError(t, err)
-	if n := cFunc("ibc_foreign_signals", 20000); n == 0 {
+	if n := memtest.Func("ibc_foreign_signals", 20000); n == 0 {
 		return errors.New("no handler ran: nothing was tested")
 	}
 	if !w.Publish(r) {
@@ -54,10 +56,10 @@ var _ = helper("unload", func(t testing.TB, args []string) error {
 	w := newWatcher(t, WatcherConfig{})
 	seen := 0
 	for range 1000 {
-		lib, err := cLoad(args[0])
+		lib, err := memtest.Load(args[0])
 		noError(t, err)
 		inside := func(bss uintptr) uintptr {
-			return (cFunc("ibc_foreign_address", bss) + 2*pageSize) &^ (pageSize - 1)
+			return (memtest.Func("ibc_foreign_address", bss) + 2*pageSize) &^ (pageSize - 1)
 		}
 		data := inside(0)
 		if _, err := w.Claim(data, data+pageSize, 0, Set(RawUnmap)); !errors.Is(err, ErrUnwatched) {
@@ -69,11 +71,11 @@ var _ = helper("unload", func(t testing.TB, args []string) error {
 		noError(t, err)
 		if !w.Publish(r) { // the last library's end was reported late
 			w.Retire(r)
-			cUnload(lib)
+			memtest.Unload(lib)
 			continue
 		}
 		r.Release()
-		cUnload(lib)
+		memtest.Unload(lib)
 		if r.Acquire() {
 			return errors.New("a hit on an unloaded library")
 		}

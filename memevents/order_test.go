@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // The orders that look right and are not are caught at the stops. The shipped one survives those,
@@ -40,7 +42,7 @@ var _ = helper("order", func(t testing.TB, args []string) error {
 	fmt.Sscan(args[0], &order)
 	// Where no other mapping of the process comes while the page is gone: the kernel gives
 	// addresses from the top down.
-	p := must(t, callMmap, farAway, pageSize, rw, anonymous, noFD, 0)
+	p := must(t, memtest.Mmap, farAway, pageSize, rw, anonymous, noFD, 0)
 	var entries []raceEntry
 	// The miss path of a cache: an entry, or none if the range is changing.
 	get := func() {
@@ -65,26 +67,26 @@ var _ = helper("order", func(t testing.TB, args []string) error {
 	for len(entries) == 0 {
 		get()
 	}
-	setOrder(order)
-	stopAt(p)
+	memtest.SetOrder(order)
+	memtest.StopAt(p)
 	done := make(chan struct{})
-	go func() { cCall(callMunmap, p, pageSize); close(done) }()
+	go func() { memtest.Call(memtest.Munmap, p, pageSize); close(done) }()
 	await := func(stage uint32) {
-		for stopped() != stage {
+		for memtest.Stopped() != stage {
 			time.Sleep(time.Millisecond)
 		}
 	}
 	await(1) // reported, if the order reports before; the pages are still there
 	get()
-	goOnFrom(1)
+	memtest.GoOnFrom(1)
 	await(2) // the pages are gone; reported, if the order reports after: not yet
 	if _, _, e := unix.RawSyscall6(unix.SYS_MMAP, p, pageSize, rw, anonymous|unix.MAP_FIXED_NOREPLACE, noFD, 0); e != 0 {
 		return e
 	}
 	noError(t, check("while munmap runs"))
-	goOnFrom(2)
+	memtest.GoOnFrom(2)
 	<-done
-	stopAt(0)
+	memtest.StopAt(0)
 	if err := check("after munmap"); err != nil || order != 0 {
 		return err
 	}
@@ -102,7 +104,7 @@ func TestChangeDuringRegistration_08(t *testing.T) {
 	r, err := w.Claim(p, page(p, 1), 0, CalledFromC)
 	noError(t, err)
 	done := make(chan struct{})
-	go func() { cCall(callMadvise, p, pageSize, unix.MADV_DONTNEED); close(done) }()
+	go func() { memtest.Call(memtest.Madvise, p, pageSize, unix.MADV_DONTNEED); close(done) }()
 	<-done
 	if w.Publish(r) {
 		t.Error("published what was discarded meanwhile")
@@ -118,7 +120,7 @@ func TestChangeDuringRegistration_08(t *testing.T) {
 func TestClaimDuringChangeIsRefusedAtOnce_08(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{})
 	p, other := mapPages(t, 1), mapPages(t, 1)
-	id := windowOpen(p, page(p, 1))
+	id := memtest.OpenWindow(p, page(p, 1))
 	if _, err := w.Claim(p, page(p, 1), 0, CalledFromC); !errors.Is(err, ErrChanging) {
 		t.Error("claim of a changing range:", err)
 	}
@@ -129,7 +131,7 @@ func TestClaimDuringChangeIsRefusedAtOnce_08(t *testing.T) {
 		t.Error("Changing is wrong")
 	}
 	evict(t, w, watch(t, w, other, page(other, 1), CalledFromC))
-	windowClose(id)
+	memtest.CloseWindow(id)
 	evict(t, w, watch(t, w, p, page(p, 1), CalledFromC))
 }
 
@@ -138,13 +140,13 @@ func TestMoreChangesThanWindowsCloseAll_08(t *testing.T) {
 	p := mapPages(t, 1)
 	var ids []uint32
 	for range 300 {
-		ids = append(ids, windowOpen(1<<40, 1<<40+pageSize))
+		ids = append(ids, memtest.OpenWindow(1<<40, 1<<40+pageSize))
 	}
 	if _, err := w.Claim(p, page(p, 1), 0, CalledFromC); !errors.Is(err, ErrChanging) {
 		t.Error("claim while windows overflow:", err)
 	}
 	for _, id := range ids {
-		windowClose(id)
+		memtest.CloseWindow(id)
 	}
 	evict(t, w, watch(t, w, p, page(p, 1), CalledFromC))
 }
@@ -281,9 +283,9 @@ func (r *raced) replace(discard bool) error {
 	defer r.mu.Unlock()
 	var errno unix.Errno
 	if discard {
-		_, errno = cCall(callMadvise, r.p, pageSize, unix.MADV_DONTNEED)
+		_, errno = memtest.Call(memtest.Madvise, r.p, pageSize, unix.MADV_DONTNEED)
 	} else {
-		_, errno = cCall(callMmap, r.p, pageSize, rw, anonymous|unix.MAP_FIXED, noFD, 0)
+		_, errno = memtest.Call(memtest.Mmap, r.p, pageSize, rw, anonymous|unix.MAP_FIXED, noFD, 0)
 	}
 	if errno != 0 {
 		return errno

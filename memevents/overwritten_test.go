@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 func TestOverwrittenHooksTurnTheCacheOff_15(t *testing.T) {
@@ -84,11 +86,11 @@ var _ = helper("spoil", func(t testing.TB, args []string) error {
 	var errno uintptr
 	switch args[1] {
 	case "relocation":
-		errno = cFunc("ibc_foreign_relocate", offset)
+		errno = memtest.Func("ibc_foreign_relocate", offset)
 	case "madvise":
-		errno = cFunc("ibc_foreign_overwrite", uintptr(cSymbol("madvise")), 1)
+		errno = memtest.Func("ibc_foreign_overwrite", uintptr(memtest.Symbol("madvise")), 1)
 	default:
-		errno = cFunc("ibc_foreign_overwrite", uintptr(cSymbol("munmap")), 0)
+		errno = memtest.Func("ibc_foreign_overwrite", uintptr(memtest.Symbol("munmap")), 0)
 	}
 	if errno != 0 {
 		return unix.Errno(errno)

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 func TestPartialRanges_05(t *testing.T) {
@@ -26,7 +28,7 @@ func TestPartialRanges_05(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := mapPages(t, 24)
 			r := watch(t, w, page(p, 8), page(p, 16), CalledFromC)
-			cCall(callMunmap, c.from(p), c.length(p))
+			memtest.Call(memtest.Munmap, c.from(p), c.length(p))
 			if r.Valid() == c.stale {
 				t.Errorf("stale: %v, want %v", !r.Valid(), c.stale)
 			}
@@ -59,7 +61,7 @@ func TestDiscardsAreRoundedToHugePages_05(t *testing.T) {
 			before := watch(t, w, at-pageSize, at, CalledFromC)
 			last := watch(t, w, at+huge-pageSize, at+huge, CalledFromC)
 			beyond := watch(t, w, at+huge, at+huge+pageSize, CalledFromC)
-			must(t, callMadvise, c.from, pageSize, c.advice)
+			must(t, memtest.Madvise, c.from, pageSize, c.advice)
 			if last.Valid() == c.stale {
 				t.Errorf("the huge page's last page is stale: %v, want %v", !last.Valid(), c.stale)
 			}
@@ -82,19 +84,19 @@ func TestHarmlessCallsKeepResultAndErrno_06(t *testing.T) {
 			t.Error("invalidated by", what)
 		}
 	}
-	if _, errno := cCall(callMmap, p, pageSize, rw, anonymous|unix.MAP_FIXED_NOREPLACE, noFD, 0); errno != unix.EEXIST {
+	if _, errno := memtest.Call(memtest.Mmap, p, pageSize, rw, anonymous|unix.MAP_FIXED_NOREPLACE, noFD, 0); errno != unix.EEXIST {
 		t.Error("MAP_FIXED_NOREPLACE:", errno)
 	}
 	valid("MAP_FIXED_NOREPLACE")
 	for name, a := range map[string]uintptr{"WILLNEED": unix.MADV_WILLNEED, "HUGEPAGE": unix.MADV_HUGEPAGE, "COLLAPSE": 25, "COLD": unix.MADV_COLD, "PAGEOUT": unix.MADV_PAGEOUT} {
-		_, errno := cCall(callMadvise, p, 2*pageSize, a)
+		_, errno := memtest.Call(memtest.Madvise, p, 2*pageSize, a)
 		_, _, raw := unix.RawSyscall(unix.SYS_MADVISE, p, 2*pageSize, a)
 		if errno != raw {
 			t.Errorf("%s: errno %d, the kernel's is %d", name, errno, raw)
 		}
 		valid(name)
 	}
-	if _, errno := cCall(callMunmap, p+1, pageSize); errno != unix.EINVAL {
+	if _, errno := memtest.Call(memtest.Munmap, p+1, pageSize); errno != unix.EINVAL {
 		t.Error("munmap of an unaligned address:", errno)
 	}
 	// Test 7: it failed after the entry was invalidated, which costs a registration and no more.
@@ -104,7 +106,7 @@ func TestHarmlessCallsKeepResultAndErrno_06(t *testing.T) {
 	if n := sweep(t, w); n != 1 {
 		t.Errorf("drained %d", n)
 	}
-	if _, errno := cCall(callMadvise, p, pageSize, 4242); errno != unix.EINVAL {
+	if _, errno := memtest.Call(memtest.Madvise, p, pageSize, 4242); errno != unix.EINVAL {
 		t.Error("unknown advice:", errno)
 	}
 	evict(t, w, watch(t, w, p, page(p, 2), CalledFromC))

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // lost are the classes that a first report covers and a second does not.
@@ -27,17 +29,17 @@ func TestRetestAmidDiscardsLosesNothing_15(t *testing.T) {
 	before := Status()
 	w := newWatcher(t, WatcherConfig{})
 	var refs []Ref
-	_, removed := readerEvents()
+	_, removed := memtest.ReaderEvents()
 	// Every other page of a map is discarded, and those between are free for the self-test to map.
-	p := must(t, callMmap, 0, 1024*pageSize, rw, anonymous, noFD, 0)
+	p := must(t, memtest.Mmap, 0, 1024*pageSize, rw, anonymous, noFD, 0)
 	for i := 1; i < 1024; i += 2 {
 		*ptr(page(p, i)) = 1
 		refs = append(refs, watch(t, w, page(p, i), page(p, i+1), ForGoMap))
-		must(t, callMunmap, page(p, i-1), pageSize)
+		must(t, memtest.Munmap, page(p, i-1), pageSize)
 	}
 	for i := 1; i < 1024; i += 2 {
 		unix.Syscall(unix.SYS_MADVISE, page(p, i), pageSize, unix.MADV_DONTNEED)
-		defer cCall(callMunmap, page(p, i), pageSize)
+		defer memtest.Call(memtest.Munmap, page(p, i), pageSize)
 	}
 	gone := 0
 	for deadline := time.Now().Add(patience); gone < len(refs) && time.Now().Before(deadline); runtime.Gosched() {
@@ -59,7 +61,7 @@ func TestRetestAmidDiscardsLosesNothing_15(t *testing.T) {
 		heap = nil
 		debug.FreeOSMemory()
 	}
-	if _, n := readerEvents(); n == removed {
+	if _, n := memtest.ReaderEvents(); n == removed {
 		t.Fatal("nothing was discarded: nothing is tested")
 	}
 	for range 5 {
@@ -116,11 +118,11 @@ func TestRetestAmidClosedWindowsLosesNothing_15(t *testing.T) {
 	before := Status()
 	var ids []uint32
 	for range 300 { // more than there are windows
-		ids = append(ids, windowOpen(1<<40, 1<<40+pageSize))
+		ids = append(ids, memtest.OpenWindow(1<<40, 1<<40+pageSize))
 	}
 	missing := lost(before, Retest())
 	for _, id := range ids {
-		windowClose(id)
+		memtest.CloseWindow(id)
 	}
 	if missing != 0 {
 		t.Errorf("lost %v", missing)

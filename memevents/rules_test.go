@@ -9,6 +9,8 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // handlersObject is called by hooks through pointers, so no symbol leads to it.
@@ -38,14 +40,14 @@ func TestHooksCallNothingButTheNextDefinition_11(t *testing.T) {
 			}
 		}
 	}
-	for event := range uint32(callRemapFilePages + 1) {
-		if name := eventName(event); definedIn[name] == "" {
+	for event := range uint32(memtest.RemapFilePages + 1) {
+		if name := memtest.Name(event); definedIn[name] == "" {
 			t.Errorf("no object defines %s", name)
 		}
 	}
 	todo, reached := []string{handlersObject}, map[string]bool{}
-	for event := range uint32(callRemapFilePages + 1) {
-		todo = append(todo, definedIn[eventName(event)])
+	for event := range uint32(memtest.RemapFilePages + 1) {
+		todo = append(todo, definedIn[memtest.Name(event)])
 	}
 	for ; len(todo) > 0; todo = todo[1:] {
 		object := todo[0]
@@ -94,7 +96,7 @@ func TestStrictMallocIsInForce_10(t *testing.T) {
 
 var _ = helper("strict", func(t testing.TB, _ []string) error {
 	runtime.LockOSThread()
-	cFunc("ibc_mem_test_break_rules") // mallocs with the flag set
+	memtest.Func("ibc_mem_test_break_rules") // mallocs with the flag set
 	return nil
 })
 
@@ -105,15 +107,15 @@ func TestHooksInsideTheRuntimesOwnCalls_11(t *testing.T) {
 	for i := range refs {
 		refs[i] = watch(t, w, page(p, i), page(p, i+1), CalledFromC)
 	}
-	before := callsSeen(callMmap)
+	before := memtest.CallsSeen(memtest.Mmap)
 	var keep [][]byte
 	// 256 MiB in pieces, or until the heap has to grow
-	for i := 0; i < 64 || i < 1024 && callsSeen(callMmap) == before; i++ {
+	for i := 0; i < 64 || i < 1024 && memtest.CallsSeen(memtest.Mmap) == before; i++ {
 		keep = append(keep, make([]byte, 4<<20))
 		runtime.GC()
 	}
 	runtime.KeepAlive(keep)
-	if callsSeen(callMmap) == before {
+	if memtest.CallsSeen(memtest.Mmap) == before {
 		t.Error("the runtime's mmap did not come by: nothing was tested")
 	}
 	for _, r := range refs {

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // The Go runtime discards and maps: in processes of their own, so that a hang is an end by the
@@ -191,7 +193,7 @@ var _ = helper("collect", func(t testing.TB, args []string) error {
 			}
 		}
 	})
-	_, before := readerEvents()
+	_, before := memtest.ReaderEvents()
 	reported, rounds := uint64(0), 0
 	end := time.Now().Add(duration)
 	for ; time.Now().Before(end) || reported == 0 && time.Now().Before(end.Add(patience)); rounds++ {
@@ -210,7 +212,7 @@ var _ = helper("collect", func(t testing.TB, args []string) error {
 		for _, r := range w.Drain(nil) {
 			w.Retire(r)
 		}
-		_, now := readerEvents()
+		_, now := memtest.ReaderEvents()
 		reported = now - before
 	}
 	close(stop)
@@ -225,7 +227,7 @@ var _ = helper("collect", func(t testing.TB, args []string) error {
 // ---- the runtime's own mmap ----
 
 // The runtime maps memory with its locks held, in the middle of a collection, through our hook:
-// with ranges watched, a handler in place and a subscriber.
+// with ranges watched and a handler in place.
 func TestTheRuntimesOwnMmapInsideTheHook_11(t *testing.T) {
 	calls := 1000
 	if long() {
@@ -242,13 +244,6 @@ var _ = helper("grow", func(t testing.TB, args []string) error {
 	noError(t, err)
 	w := newWatcher(t, WatcherConfig{})
 	AdviseHuge(1 << 40) // a handler that looks at every mmap
-	sub, err := Subscribe(0)
-	noError(t, err)
-	defer sub.Close()
-	go func() {
-		for range sub.Events() {
-		}
-	}()
 	p := newPages(1000)
 	var refs []Ref
 	for i := range 1000 {
@@ -256,15 +251,15 @@ var _ = helper("grow", func(t testing.TB, args []string) error {
 		refs = append(refs, r)
 	}
 	// Addresses are what is used up: this memory is not written to.
-	before := callsSeen(callMmap)
+	before := memtest.CallsSeen(memtest.Mmap)
 	var keep [][]byte
-	for i := 0; callsSeen(callMmap)-before < want; i++ {
+	for i := 0; memtest.CallsSeen(memtest.Mmap)-before < want; i++ {
 		keep = append(keep, make([]byte, 4<<20))
 		if i%64 == 0 {
 			go runtime.GC()
 		}
 		if uint64(i) > 20*want {
-			return fmt.Errorf("only %d calls in %d allocations", callsSeen(callMmap)-before, i)
+			return fmt.Errorf("only %d calls in %d allocations", memtest.CallsSeen(memtest.Mmap)-before, i)
 		}
 	}
 	runtime.KeepAlive(keep)
@@ -273,6 +268,6 @@ var _ = helper("grow", func(t testing.TB, args []string) error {
 			return fmt.Errorf("the runtime's calls invalidated %v", r)
 		}
 	}
-	fmt.Printf("%d calls of mmap", callsSeen(callMmap)-before)
+	fmt.Printf("%d calls of mmap", memtest.CallsSeen(memtest.Mmap)-before)
 	return Verify()
 })

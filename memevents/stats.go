@@ -12,5 +12,4 @@ type Stats struct {
 	ProtectedRefusals uint64 // calls refused for the sake of a protected range
 	TableScans        uint64 // invalidations that looked at every slot
 	WindowOverflows   uint64 // changes that closed the whole address space to claims
-	RingLost          uint64 // events that found the ring to subscribers full
 }

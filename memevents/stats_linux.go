@@ -22,6 +22,5 @@ func ReadStats() Stats {
 		ProtectedRefusals: read(&s.spared),
 		TableScans:        read(&s.scans),
 		WindowOverflows:   read(&s.overflows),
-		RingLost:          read(&m.ring_lost),
 	}
 }

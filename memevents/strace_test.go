@@ -16,6 +16,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // What the libc does inside, counted by the kernel (ptrace) and by this package. A monitor either
@@ -85,20 +87,20 @@ var _ = helper("inside", func(t testing.TB, args []string) error {
 // inside lets the libc take memory away of which a page is watched.
 func inside(w *Watcher, name string, mark uintptr) (string, error) {
 	var at uintptr
-	act := func() { cFunc("ibc_foreign_free", at) }
+	act := func() { memtest.Func("ibc_foreign_free", at) }
 	switch name {
 	case "trim":
-		at = cFunc("ibc_foreign_fill")
-		act = func() { cFunc("ibc_foreign_empty") }
+		at = memtest.Func("ibc_foreign_fill")
+		act = func() { memtest.Func("ibc_foreign_empty") }
 	case "stack":
-		at = cFunc("ibc_foreign_thread")
-		act = func() { cFunc("ibc_foreign_thread_end") }
+		at = memtest.Func("ibc_foreign_thread")
+		act = func() { memtest.Func("ibc_foreign_thread_end") }
 	case "free": // a block with a map of its own, as all above 32 MiB (mallopt(3), M_MMAP_THRESHOLD): others may stay in the heap
-		at = cFunc("ibc_foreign_malloc", 33<<20)
+		at = memtest.Func("ibc_foreign_malloc", 33<<20)
 	case "realloc": // likewise, grown until it moves
-		at = cFunc("ibc_foreign_malloc", 40<<20)
+		at = memtest.Func("ibc_foreign_malloc", 40<<20)
 		act = func() {
-			for size := uintptr(80 << 20); size <= 20<<30 && cFunc("ibc_foreign_realloc", at, size) == at; size *= 2 {
+			for size := uintptr(80 << 20); size <= 20<<30 && memtest.Func("ibc_foreign_realloc", at, size) == at; size *= 2 {
 			}
 		}
 	}

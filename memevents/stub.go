@@ -66,9 +66,6 @@ func (w *Watcher) Wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Generation counts invalidated ranges: none.
-func Generation() uint64 { return 0 }
-
 // Changing reports that nothing is known.
 func Changing(lo, hi uintptr) bool { return true }
 
@@ -113,20 +110,3 @@ func Unmap(p unsafe.Pointer, n uintptr) error {
 
 // TimeUnmap measures nothing: there are no hooks.
 func TimeUnmap(int, bool) (hooked, raw time.Duration) { return 0, 0 }
-
-// Subscription delivers events: none in this build.
-type Subscription struct{}
-
-// Subscribe is not supported in this build.
-func Subscribe(int) (*Subscription, error) {
-	return nil, &Error{Op: "subscribe", Err: ErrNotSupported, Detail: notBuilt}
-}
-
-// Events delivers nothing.
-func (s *Subscription) Events() <-chan Event { return nil }
-
-// Lost counts nothing.
-func (s *Subscription) Lost() uint64 { return 0 }
-
-// Close ends nothing.
-func (s *Subscription) Close() {}

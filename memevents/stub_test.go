@@ -20,9 +20,6 @@ func TestWithoutCgoEverythingIsRefused_17(t *testing.T) {
 	if len(w.Drain(nil)) != 0 || w.Close() != nil {
 		t.Error("drain or close")
 	}
-	if _, err := Subscribe(0); !errors.Is(err, ErrNotSupported) {
-		t.Error("subscribe:", err)
-	}
 	if _, err := Protect(4096, 8192); !errors.Is(err, ErrNotSupported) {
 		t.Error("protect:", err)
 	}

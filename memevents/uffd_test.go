@@ -16,6 +16,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // needUffd skips where the system forbids userfaultfd, or the environment chooses other monitors.
@@ -172,8 +174,8 @@ func watchDropped(t *testing.T, w *Watcher) Ref {
 func TestSlowReaderBlocksTheCallAndNotTheTruth_13(t *testing.T) {
 	needUffd(t)
 	w := newWatcher(t, WatcherConfig{})
-	setReaderDelay(20000)
-	defer setReaderDelay(0)
+	memtest.SetReaderDelay(20000)
+	defer memtest.SetReaderDelay(0)
 	for range 5 {
 		p := mapPages(t, 1)
 		register(p, 1)
@@ -196,8 +198,8 @@ func TestWaitReportedOutlastsATurnOfOthers_14(t *testing.T) {
 	needUffd(t)
 	w := newWatcher(t, WatcherConfig{})
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	setReaderDelay(50000)
-	defer setReaderDelay(0)
+	memtest.SetReaderDelay(50000)
+	defer memtest.SetReaderDelay(0)
 	for range 20 {
 		p := mapPages(t, 1)
 		r := watch(t, w, p, page(p, 1), ForGoMap)
@@ -244,8 +246,8 @@ func TestGateStopsHitsWhileEventsAreTaken_14(t *testing.T) {
 // until then.
 func TestProcessingAfterReadAloneIsNotEnough_14(t *testing.T) {
 	needUffd(t)
-	setReaderDelay(500)
-	defer setReaderDelay(0)
+	memtest.SetReaderDelay(500)
+	defer memtest.SetReaderDelay(0)
 	stale, ungated, _ := unmapAndAsk(t, 200)
 	if stale != 0 {
 		t.Errorf("%d stale hits", stale)
@@ -259,8 +261,8 @@ func TestProcessingAfterReadAloneIsNotEnough_14(t *testing.T) {
 // gate. Such a claim is refused, and does not end in a registration for nothing.
 func TestAClaimThatALateEventMetIsRefused_14(t *testing.T) {
 	needUffd(t)
-	setReaderDelay(200)
-	defer setReaderDelay(0)
+	memtest.SetReaderDelay(200)
+	defer memtest.SetReaderDelay(0)
 	if _, _, late := unmapAndAsk(t, 500); late != 0 {
 		t.Errorf("%d claims succeeded though their range had been reported as gone", late)
 	}
@@ -361,14 +363,14 @@ func TestDiscardedRangeLingersButForItsUser_04(t *testing.T) {
 	if err != nil {
 		t.Fatal("claim of live memory:", err)
 	}
-	setReaderDelay(20000) // the call returns when its event is read, and that is dealt with later
+	memtest.SetReaderDelay(20000) // the call returns when its event is read, and that is dealt with later
 	unix.Syscall(unix.SYS_MADVISE, p, pageSize, unix.MADV_DONTNEED)
 	if w.Publish(live) {
 		t.Error("published what was discarded after the claim")
 		live.Release()
 		w.Evict(live)
 	}
-	setReaderDelay(0)
+	memtest.SetReaderDelay(0)
 	w.Retire(live)
 }
 

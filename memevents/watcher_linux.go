@@ -282,9 +282,6 @@ func waitEvent(ctx context.Context, f *os.File) error {
 	return err
 }
 
-// Generation counts the ranges invalidated in this process. As long as it stays, nothing was.
-func Generation() uint64 { return u64(&table().generation).Load() }
-
 // Changing reports whether some part of the range is being changed at this moment.
 func Changing(lo, hi uintptr) bool {
 	return C.ibc_mem_changing(table(), C.uint64_t(lo), C.uint64_t(hi), C.IBC_MEM_LOOK_ALL) != 0 || forked(table())

@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // Costs are benchmarks; what makes them is asserted.
@@ -69,7 +71,7 @@ func BenchmarkMiss(b *testing.B) {
 			for b.Loop() {
 				getPut(b, c, p, 64, LocalWrite)
 				if cached {
-					call(b, cMadvise, p, page, unix.MADV_DONTNEED)
+					call(b, memtest.Madvise, p, page, unix.MADV_DONTNEED)
 				}
 			}
 		})

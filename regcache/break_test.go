@@ -18,6 +18,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // Two Gets need the room of one idle registration. The one that finds none gets no error of lacking
@@ -56,7 +58,7 @@ func TestStrictCacheSeesMergedRangesChange_09(t *testing.T) {
 		p := reserve(t, 8)
 		small := mustGet(t, c, p+page, 2*uint64(page), LocalWrite)
 		large := mustGet(t, c, p, 8*uint64(page), LocalWrite)
-		call(t, cMunmap, p+page, page)
+		call(t, memtest.Munmap, p+page, page)
 		remap(t, p+page, p+2*page)
 		for _, r := range []Region{small, large} {
 			f.mr(t, r)
@@ -302,7 +304,7 @@ func TestAllCallsAtOnce(t *testing.T) {
 					}
 					switch rnd.below(8) {
 					case 0:
-						call(t, cMadvise, p+uintptr(rnd.below(63))*page, page, unix.MADV_DONTNEED)
+						call(t, memtest.Madvise, p+uintptr(rnd.below(63))*page, page, unix.MADV_DONTNEED)
 					case 1:
 						c.Clear()
 					case 2:

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ibconduit/conduit/memevents"
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // way is how a call is made: by the libc's symbol, or straight to the kernel.
@@ -30,7 +31,7 @@ func (w way) call(event uint32, nr uintptr, args ...uintptr) uintptr {
 		a := append(args, 0, 0, 0, 0, 0, 0)
 		ret, _, errno = unix.RawSyscall6(nr, a[0], a[1], a[2], a[3], a[4], a[5])
 	} else {
-		ret, errno = cCall(event, args...)
+		ret, errno = memtest.Call(event, args...)
 	}
 	if errno != 0 {
 		w.t.Fatalf("call %d: %v", event, errno)
@@ -83,7 +84,7 @@ func simple(do func(w way, lo, n uintptr)) func(way, func(lo, hi uintptr)) {
 }
 
 func advise(advice uintptr) func(way, uintptr, uintptr) {
-	return func(w way, lo, n uintptr) { w.call(cMadvise, unix.SYS_MADVISE, lo, n, advice) }
+	return func(w way, lo, n uintptr) { w.call(memtest.Madvise, unix.SYS_MADVISE, lo, n, advice) }
 }
 
 // libcOnly is no system call, so there is no raw one.
@@ -91,30 +92,30 @@ const libcOnly = "sbrk down"
 
 var changes = []change{
 	{"munmap", true, simple(func(w way, lo, n uintptr) {
-		w.call(cMunmap, unix.SYS_MUNMAP, lo, n)
+		w.call(memtest.Munmap, unix.SYS_MUNMAP, lo, n)
 		remap(w.t, lo, lo+n)
 	})},
 	{"mmap over it", true, simple(func(w way, lo, n uintptr) {
-		w.call(cMmap, unix.SYS_MMAP, lo, n, rw, anonymous|unix.MAP_FIXED, ^uintptr(0), 0)
+		w.call(memtest.Mmap, unix.SYS_MMAP, lo, n, rw, anonymous|unix.MAP_FIXED, ^uintptr(0), 0)
 	})},
 	{"MADV_DONTNEED", true, simple(advise(unix.MADV_DONTNEED))},
 	{"MADV_DONTNEED_LOCKED", true, simple(func(w way, lo, n uintptr) {
 		since(w.t, "MADV_DONTNEED_LOCKED", 5, 18)
-		w.call(cMadvise, unix.SYS_MADVISE, lo, n, unix.MADV_DONTNEED_LOCKED)
+		w.call(memtest.Madvise, unix.SYS_MADVISE, lo, n, unix.MADV_DONTNEED_LOCKED)
 	})},
 	{"MADV_REMOVE of shared memory", true, func(w way, f func(lo, hi uintptr)) {
 		p, n := reserve(w.t, changePages), uintptr(changePages)*page
-		w.call(cMmap, unix.SYS_MMAP, p, n, rw, unix.MAP_SHARED|unix.MAP_ANONYMOUS|unix.MAP_FIXED, ^uintptr(0), 0)
+		w.call(memtest.Mmap, unix.SYS_MMAP, p, n, rw, unix.MAP_SHARED|unix.MAP_ANONYMOUS|unix.MAP_FIXED, ^uintptr(0), 0)
 		stamp(p, p+n)
 		f(p, p+n)
-		w.call(cMadvise, unix.SYS_MADVISE, p, n, unix.MADV_REMOVE)
+		w.call(memtest.Madvise, unix.SYS_MADVISE, p, n, unix.MADV_REMOVE)
 		stamp(p, p+n)
 	}},
 	{"MADV_GUARD_INSTALL", false, simple(func(w way, lo, n uintptr) {
 		const install, remove = 102, 103 // Linux 6.13, include/uapi/asm-generic/mman-common.h
 		since(w.t, "MADV_GUARD_INSTALL", 6, 13)
-		w.call(cMadvise, unix.SYS_MADVISE, lo, n, install)
-		w.call(cMadvise, unix.SYS_MADVISE, lo, n, remove)
+		w.call(memtest.Madvise, unix.SYS_MADVISE, lo, n, install)
+		w.call(memtest.Madvise, unix.SYS_MADVISE, lo, n, remove)
 	})},
 	{"process_madvise of itself", true, simple(func(w way, lo, n uintptr) {
 		since(w.t, "discarding by process_madvise of oneself", 6, 13)
@@ -124,30 +125,30 @@ var changes = []change{
 		}
 		defer unix.Close(fd)
 		v := &[2]uintptr{lo, n}
-		w.call(cProcessMadvise, unix.SYS_PROCESS_MADVISE, uintptr(fd), uintptr(unsafe.Pointer(v)), 1, unix.MADV_DONTNEED, 0)
+		w.call(memtest.ProcessMadvise, unix.SYS_PROCESS_MADVISE, uintptr(fd), uintptr(unsafe.Pointer(v)), 1, unix.MADV_DONTNEED, 0)
 	})},
 	{"mremap away", true, simple(func(w way, lo, n uintptr) {
-		w.call(cMremap, unix.SYS_MREMAP, lo, n, n, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, reserve(w.t, changePages))
+		w.call(memtest.Mremap, unix.SYS_MREMAP, lo, n, n, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, reserve(w.t, changePages))
 		remap(w.t, lo, lo+n)
 	})},
 	{"mremap of the pages away", true, simple(func(w way, lo, n uintptr) {
-		w.call(cMremap, unix.SYS_MREMAP, lo, n, n, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED|unix.MREMAP_DONTUNMAP, reserve(w.t, changePages))
+		w.call(memtest.Mremap, unix.SYS_MREMAP, lo, n, n, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED|unix.MREMAP_DONTUNMAP, reserve(w.t, changePages))
 	})},
 	{"mremap onto it", true, func(w way, f func(lo, hi uintptr)) {
 		p, q, n := reserve(w.t, changePages), reserve(w.t, changePages), uintptr(changePages)*page
 		f(q, q+n)
-		w.call(cMremap, unix.SYS_MREMAP, p, n, n, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, q)
+		w.call(memtest.Mremap, unix.SYS_MREMAP, p, n, n, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, q)
 		remap(w.t, p, p+n)
 	}},
 	{"mremap that shrinks", true, func(w way, f func(lo, hi uintptr)) {
 		p, n := reserve(w.t, changePages), uintptr(changePages)*page
 		f(p, p+n)
-		w.call(cMremap, unix.SYS_MREMAP, p, n, n/2, 0)
+		w.call(memtest.Mremap, unix.SYS_MREMAP, p, n, n/2, 0)
 		remap(w.t, p+n/2, p+n)
 	}},
 	{"remap_file_pages", false, func(w way, f func(lo, hi uintptr)) {
 		p, n := reserve(w.t, changePages), uintptr(changePages)*page
-		w.call(cMmap, unix.SYS_MMAP, p, n, rw, unix.MAP_SHARED|unix.MAP_ANONYMOUS|unix.MAP_FIXED, ^uintptr(0), 0)
+		w.call(memtest.Mmap, unix.SYS_MMAP, p, n, rw, unix.MAP_SHARED|unix.MAP_ANONYMOUS|unix.MAP_FIXED, ^uintptr(0), 0)
 		stamp(p, p+n)
 		f(p, p+n)
 		const cRemapFilePages = 9
@@ -155,27 +156,27 @@ var changes = []change{
 	}},
 	{"shmdt", false, func(w way, f func(lo, hi uintptr)) {
 		n := uintptr(changePages) * page
-		p := call(w.t, cShmat, uintptr(shmSegment(w.t)), 0, 0)
+		p := call(w.t, memtest.Shmat, uintptr(shmSegment(w.t)), 0, 0)
 		stamp(p, p+n)
 		f(p, p+n)
-		w.call(cShmdt, unix.SYS_SHMDT, p)
+		w.call(memtest.Shmdt, unix.SYS_SHMDT, p)
 		remap(w.t, p, p+n)
 		w.t.Cleanup(func() { unix.MunmapPtr(ptr(p), n) })
 	}},
 	{"shmat over it, address rounded", false, simple(func(w way, lo, n uintptr) {
 		const shmRnd, shmRemap = 0o20000, 0o40000 // shmop(2)
-		w.call(cShmat, unix.SYS_SHMAT, uintptr(shmSegment(w.t)), lo+123, shmRnd|shmRemap)
+		w.call(memtest.Shmat, unix.SYS_SHMAT, uintptr(shmSegment(w.t)), lo+123, shmRnd|shmRemap)
 	})},
 	{"brk down", true, aboveBreak(func(w way, lo, old, n uintptr) bool {
-		if call(w.t, cSbrk, 0) != old+2*n {
+		if call(w.t, memtest.Sbrk, 0) != old+2*n {
 			return false
 		}
-		w.call(cBrk, unix.SYS_BRK, lo)
-		w.call(cBrk, unix.SYS_BRK, old+2*n)
+		w.call(memtest.Brk, unix.SYS_BRK, lo)
+		w.call(memtest.Brk, unix.SYS_BRK, old+2*n)
 		return true
 	})},
 	{libcOnly, false, aboveBreak(func(w way, _, old, n uintptr) bool {
-		return call(w.t, cSbrk, 0) == old+2*n && call(w.t, cSbrk, -(2*n)) == old+2*n && call(w.t, cSbrk, 2*n) == old
+		return call(w.t, memtest.Sbrk, 0) == old+2*n && call(w.t, memtest.Sbrk, -(2*n)) == old+2*n && call(w.t, memtest.Sbrk, 2*n) == old
 	})},
 }
 
@@ -185,7 +186,7 @@ func aboveBreak(down func(w way, lo, old, n uintptr) bool) func(way, func(lo, hi
 	return func(w way, f func(lo, hi uintptr)) {
 		n := uintptr(changePages) * page
 		for range 20 {
-			old := call(w.t, cSbrk, 2*n)
+			old := call(w.t, memtest.Sbrk, 2*n)
 			lo := (old + page - 1) &^ (page - 1)
 			stamp(lo, lo+n)
 			f(lo, lo+n)
@@ -274,15 +275,15 @@ func TestAPartTakenAwayEndsTheWholeRegistration_05(t *testing.T) {
 		do   func(t *testing.T, p uintptr) // p: 64 registered pages with 2 free ones on either side
 		ends bool
 	}{
-		{"one page in the middle", func(t *testing.T, p uintptr) { call(t, cMunmap, p+31*page, page) }, true},
-		{"one byte of it", func(t *testing.T, p uintptr) { call(t, cMunmap, p+31*page, 1) }, true},
-		{"no multiple of a page", func(t *testing.T, p uintptr) { call(t, cMunmap, p+30*page, page+1) }, true},
-		{"from its last page on", func(t *testing.T, p uintptr) { call(t, cMunmap, p+63*page, 2*page) }, true},
-		{"one byte into its first page", func(t *testing.T, p uintptr) { call(t, cMunmap, p-page, page+1) }, true},
-		{"exactly behind its end", func(t *testing.T, p uintptr) { call(t, cMunmap, p+64*page, page) }, false},
-		{"exactly before its start", func(t *testing.T, p uintptr) { call(t, cMunmap, p-page, page) }, false},
+		{"one page in the middle", func(t *testing.T, p uintptr) { call(t, memtest.Munmap, p+31*page, page) }, true},
+		{"one byte of it", func(t *testing.T, p uintptr) { call(t, memtest.Munmap, p+31*page, 1) }, true},
+		{"no multiple of a page", func(t *testing.T, p uintptr) { call(t, memtest.Munmap, p+30*page, page+1) }, true},
+		{"from its last page on", func(t *testing.T, p uintptr) { call(t, memtest.Munmap, p+63*page, 2*page) }, true},
+		{"one byte into its first page", func(t *testing.T, p uintptr) { call(t, memtest.Munmap, p-page, page+1) }, true},
+		{"exactly behind its end", func(t *testing.T, p uintptr) { call(t, memtest.Munmap, p+64*page, page) }, false},
+		{"exactly before its start", func(t *testing.T, p uintptr) { call(t, memtest.Munmap, p-page, page) }, false},
 		{"beyond the end of memory", func(t *testing.T, p uintptr) {
-			if _, errno := cCall(cMunmap, p+page, ^uintptr(0)-page); errno != unix.EINVAL {
+			if _, errno := memtest.Call(memtest.Munmap, p+page, ^uintptr(0)-page); errno != unix.EINVAL {
 				t.Errorf("errno %v, want EINVAL", errno)
 			}
 		}, true},
@@ -318,9 +319,9 @@ func TestAFailedCallLeavesTheCacheRight_07(t *testing.T) {
 		errno syscall.Errno
 		do    func() syscall.Errno
 	}{
-		{"munmap of no page", unix.EINVAL, func() syscall.Errno { _, e := cCall(cMunmap, p+1, page); return e }},
+		{"munmap of no page", unix.EINVAL, func() syscall.Errno { _, e := memtest.Call(memtest.Munmap, p+1, page); return e }},
 		{"mmap of no file", unix.EBADF, func() syscall.Errno {
-			_, e := cCall(cMmap, p, page, rw, unix.MAP_PRIVATE|unix.MAP_FIXED, 1<<20, 0)
+			_, e := memtest.Call(memtest.Mmap, p, page, rw, unix.MAP_PRIVATE|unix.MAP_FIXED, 1<<20, 0)
 			return e
 		}},
 	} {
@@ -339,7 +340,7 @@ func TestMemoryInUseStaysRegisteredUntilPut_09(t *testing.T) {
 		c := newCache(t, f, func(c *Config) { c.Origin, c.Strict = Mapped, strict })
 		p, n := reserve(t, 16), uint64(16*page)
 		a, b := mustGet(t, c, p, n, LocalWrite), mustGet(t, c, p, n, LocalWrite)
-		call(t, cMunmap, p, uintptr(n))
+		call(t, memtest.Munmap, p, uintptr(n))
 		remap(t, p, p+uintptr(n))
 		other := mustGet(t, c, p, n, LocalWrite)
 		if other.LKey == a.LKey || !f.mr(t, other).lands(p, n) {
@@ -390,16 +391,25 @@ func TestHarmlessCallsEndNothing_06(t *testing.T) {
 		do    func(p, n uintptr) syscall.Errno
 	}{
 		{"MAP_FIXED_NOREPLACE over it", []syscall.Errno{unix.EEXIST}, func(p, n uintptr) syscall.Errno {
-			_, e := cCall(cMmap, p, n, rw, anonymous|unix.MAP_FIXED|unix.MAP_FIXED_NOREPLACE, ^uintptr(0), 0)
+			_, e := memtest.Call(memtest.Mmap, p, n, rw, anonymous|unix.MAP_FIXED|unix.MAP_FIXED_NOREPLACE, ^uintptr(0), 0)
 			return e
 		}},
-		{"munmap of nothing", []syscall.Errno{unix.EINVAL}, func(p, n uintptr) syscall.Errno { _, e := cCall(cMunmap, p, 0); return e }},
-		{"mremap in its place", []syscall.Errno{0, unix.ENOMEM}, func(p, n uintptr) syscall.Errno { _, e := cCall(cMremap, p, n, n, 0); return e }},
-		{"WILLNEED", []syscall.Errno{0}, func(p, n uintptr) syscall.Errno { _, e := cCall(cMadvise, p, n, unix.MADV_WILLNEED); return e }},
-		{"HUGEPAGE", []syscall.Errno{0, unix.EINVAL}, func(p, n uintptr) syscall.Errno { _, e := cCall(cMadvise, p, n, unix.MADV_HUGEPAGE); return e }},
-		{"COLD", []syscall.Errno{0}, func(p, n uintptr) syscall.Errno { _, e := cCall(cMadvise, p, n, unix.MADV_COLD); return e }},
-		{"POPULATE_READ", []syscall.Errno{0, unix.EINVAL}, func(p, n uintptr) syscall.Errno { _, e := cCall(cMadvise, p, n, populate); return e }},
-		{"COLLAPSE", []syscall.Errno{0, unix.EINVAL, unix.EAGAIN, unix.EBUSY}, func(p, n uintptr) syscall.Errno { _, e := cCall(cMadvise, p, n, collapse); return e }},
+		{"munmap of nothing", []syscall.Errno{unix.EINVAL}, func(p, n uintptr) syscall.Errno { _, e := memtest.Call(memtest.Munmap, p, 0); return e }},
+		{"mremap in its place", []syscall.Errno{0, unix.ENOMEM}, func(p, n uintptr) syscall.Errno { _, e := memtest.Call(memtest.Mremap, p, n, n, 0); return e }},
+		{"WILLNEED", []syscall.Errno{0}, func(p, n uintptr) syscall.Errno {
+			_, e := memtest.Call(memtest.Madvise, p, n, unix.MADV_WILLNEED)
+			return e
+		}},
+		{"HUGEPAGE", []syscall.Errno{0, unix.EINVAL}, func(p, n uintptr) syscall.Errno {
+			_, e := memtest.Call(memtest.Madvise, p, n, unix.MADV_HUGEPAGE)
+			return e
+		}},
+		{"COLD", []syscall.Errno{0}, func(p, n uintptr) syscall.Errno {
+			_, e := memtest.Call(memtest.Madvise, p, n, unix.MADV_COLD)
+			return e
+		}},
+		{"POPULATE_READ", []syscall.Errno{0, unix.EINVAL}, func(p, n uintptr) syscall.Errno { _, e := memtest.Call(memtest.Madvise, p, n, populate); return e }},
+		{"COLLAPSE", []syscall.Errno{0, unix.EINVAL, unix.EAGAIN, unix.EBUSY}, func(p, n uintptr) syscall.Errno { _, e := memtest.Call(memtest.Madvise, p, n, collapse); return e }},
 	} {
 		f := newFake()
 		c := cached(t, f)
@@ -426,7 +436,7 @@ func TestManyRegistrationsAreNoBurdenToCalls_25_26(t *testing.T) {
 	}
 	before := memevents.ReadStats()
 	for range 1000 {
-		call(t, cMadvise, other, page, unix.MADV_DONTNEED)
+		call(t, memtest.Madvise, other, page, unix.MADV_DONTNEED)
 	}
 	after := memevents.ReadStats()
 	// Other threads register and unmap at times
@@ -436,7 +446,7 @@ func TestManyRegistrationsAreNoBurdenToCalls_25_26(t *testing.T) {
 	if s := c.Stats(); s.Invalidated != 0 || s.Live != regions {
 		t.Errorf("calls elsewhere ended registrations: %+v", s)
 	}
-	call(t, cMmap, p, 64<<30, unix.PROT_NONE, anonymous|unix.MAP_FIXED|unix.MAP_NORESERVE, ^uintptr(0), 0)
+	call(t, memtest.Mmap, p, 64<<30, unix.PROT_NONE, anonymous|unix.MAP_FIXED|unix.MAP_NORESERVE, ^uintptr(0), 0)
 	getPut(t, c, other, 8, LocalWrite) // sweeps
 	if s := c.Stats(); s.Invalidated != regions || s.Dead != 0 || s.Live != 1 {
 		t.Errorf("%+v", s)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // The table has room for a number of caches, and the next gets a closed one's place: what is called
@@ -26,7 +28,7 @@ func TestClosedCacheLeavesTheNextOneUnchanged(t *testing.T) {
 			c := cached(t, f)
 			p := reserve(t, 1)
 			getPut(t, c, p, 8, LocalWrite)
-			call(t, cMunmap, p, page)
+			call(t, memtest.Munmap, p, page)
 			do(old)
 			remap(t, p, p+page)
 			mustLand(t, f, c, p, 8, name)
@@ -78,7 +80,7 @@ func TestCloseAmongPutsOfChangedMemory(t *testing.T) {
 		for i := range regions {
 			regions[i] = mustGet(t, c, p+uintptr(i)*page, 8, LocalWrite)
 		}
-		call(t, cMadvise, p, n*page, unix.MADV_DONTNEED)
+		call(t, memtest.Madvise, p, n*page, unix.MADV_DONTNEED)
 		var puts sync.WaitGroup
 		for _, r := range regions {
 			puts.Go(func() { c.Put(r) })

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ibconduit/conduit/memevents"
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 func TestGetKeptMakesNoRegistrationForOneOperation(t *testing.T) {
@@ -18,8 +19,8 @@ func TestGetKeptMakesNoRegistrationForOneOperation(t *testing.T) {
 	if _, err := c.GetKept(ptr(p), 100, LocalWrite); !errors.Is(err, ErrNotKept) {
 		t.Errorf("without watching: %v", err)
 	}
-	id := windowOpen(p, p+page)
-	defer windowClose(id)
+	id := memtest.OpenWindow(p, p+page)
+	defer memtest.CloseWindow(id)
 	watched := newCache(t, newFake(), func(cfg *Config) { cfg.Origin = Mapped })
 	if _, err := watched.GetKept(ptr(p), 100, LocalWrite); !errors.Is(err, ErrNotKept) {
 		t.Errorf("during a change: %v", err)

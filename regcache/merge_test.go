@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 func TestOverlappingRangesMerge_19(t *testing.T) {
@@ -102,7 +104,7 @@ func TestAMergedRegistrationEndsWithAnyPart_19(t *testing.T) {
 	if f.mr(t, Region{LKey: merged}).n != 8*uint64(page) {
 		t.Fatal("not merged")
 	}
-	call(t, cMunmap, p, page)
+	call(t, memtest.Munmap, p, page)
 	remap(t, p, p+page)
 	if mustLand(t, f, c, p+4*page, 4*uint64(page), "the merged registration") == merged {
 		t.Error("the merged registration goes on")

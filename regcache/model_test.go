@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // seed makes the threads of the model do something else: go test -run Model ./regcache -args -seed
@@ -172,19 +174,19 @@ func (m *model) change(rnd choices) {
 	}
 	switch what {
 	case remapThem:
-		w.call(cMunmap, unix.SYS_MUNMAP, lo, bytes)
+		w.call(memtest.Munmap, unix.SYS_MUNMAP, lo, bytes)
 		mapAt(m.t, lo, bytes, rw)
 	case discard:
 		protect(m.t, lo, bytes, rw)
-		w.call(cMadvise, unix.SYS_MADVISE, lo, bytes, unix.MADV_DONTNEED)
+		w.call(memtest.Madvise, unix.SYS_MADVISE, lo, bytes, unix.MADV_DONTNEED)
 	case mapOver:
-		w.call(cMmap, unix.SYS_MMAP, lo, bytes, rw, anonymous|unix.MAP_FIXED, ^uintptr(0), 0)
+		w.call(memtest.Mmap, unix.SYS_MMAP, lo, bytes, rw, anonymous|unix.MAP_FIXED, ^uintptr(0), 0)
 	case moveOnto: // pages that have their stamps come all at once
 		m.moved.Lock()
 		defer m.moved.Unlock()
 		mapAt(m.t, m.spare, bytes, rw)
 		stamp(m.spare, m.spare+bytes)
-		w.call(cMremap, unix.SYS_MREMAP, m.spare, bytes, bytes, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, lo)
+		w.call(memtest.Mremap, unix.SYS_MREMAP, m.spare, bytes, bytes, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, lo)
 		m.set(from, n, writable)
 		return
 	case protectThem:
@@ -192,11 +194,11 @@ func (m *model) change(rnd choices) {
 		m.set(from, n, readOnly)
 		return
 	case unmapThem:
-		w.call(cMunmap, unix.SYS_MUNMAP, lo, bytes)
+		w.call(memtest.Munmap, unix.SYS_MUNMAP, lo, bytes)
 		m.set(from, n, hole)
 		return
 	case adviseThem:
-		w.call(cMadvise, unix.SYS_MADVISE, lo, bytes, unix.MADV_WILLNEED)
+		w.call(memtest.Madvise, unix.SYS_MADVISE, lo, bytes, unix.MADV_WILLNEED)
 		return
 	}
 	stamp(lo, lo+bytes)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // panics reports whether f does, with what the Registrar panicked with.
@@ -119,7 +121,7 @@ func TestDeregistrationPanicLeavesTheCacheWhole(t *testing.T) {
 		"Clear": func(t *testing.T, e env) func() { fill(t, e, 3); return func() { e.c.Clear() } },
 		"Get of what changed": func(t *testing.T, e env) func() {
 			fill(t, e, 3)
-			call(t, cMadvise, e.p, 6*page, unix.MADV_DONTNEED)
+			call(t, memtest.Madvise, e.p, 6*page, unix.MADV_DONTNEED)
 			return func() { e.c.Get(ptr(e.p), 8, LocalWrite) }
 		},
 		"Get beyond the limit": func(t *testing.T, e env) func() {
@@ -132,7 +134,7 @@ func TestDeregistrationPanicLeavesTheCacheWhole(t *testing.T) {
 		},
 		"Put of what changed": func(t *testing.T, e env) func() {
 			r := mustGet(t, e.c, e.p, 8, LocalWrite)
-			call(t, cMadvise, e.p, page, unix.MADV_DONTNEED)
+			call(t, memtest.Madvise, e.p, page, unix.MADV_DONTNEED)
 			return func() { e.c.Put(r) }
 		},
 		"Put of what was for one operation": func(t *testing.T, e env) func() {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ibconduit/conduit/memevents"
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // The tests of this package in other processes, under other conditions.
@@ -207,10 +208,10 @@ func TestOrderOfNoticeAndChange(t *testing.T) {
 	c := cached(t, f)
 	p := reserve(t, 1)
 	getPut(t, c, p, 8, LocalWrite)
-	setOrder(uint32(*order))
-	stopAt(p)
+	memtest.SetOrder(uint32(*order))
+	memtest.StopAt(p)
 	done := make(chan struct{})
-	go func() { defer close(done); call(t, cMunmap, p, page) }()
+	go func() { defer close(done); call(t, memtest.Munmap, p, page) }()
 	look := func(when string) {
 		r, err := c.Get(ptr(p), 8, LocalWrite)
 		if errors.Is(err, ErrStale) { // a build with -tags debug looks itself
@@ -224,7 +225,7 @@ func TestOrderOfNoticeAndChange(t *testing.T) {
 		mustPut(t, c, r)
 	}
 	stage := func(n uint32) {
-		for end := time.Now().Add(patience); stopped() != n; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(patience); memtest.Stopped() != n; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				panic("the hook does not stop") // the other thread may stand in it
 			}
@@ -232,11 +233,11 @@ func TestOrderOfNoticeAndChange(t *testing.T) {
 	}
 	stage(1)
 	look("before the change")
-	goOnFrom(1)
+	memtest.GoOnFrom(1)
 	stage(2)
 	remap(t, p, p+page)
 	look("before the call returns")
-	goOnFrom(2)
+	memtest.GoOnFrom(2)
 	<-done
 	look("after the call")
 }

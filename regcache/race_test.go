@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // stressFor is how long tests of races run: some time, or IBCONDUIT_STRESS.
@@ -33,7 +35,7 @@ func TestChangeDuringRegistrationIsNotCached_08(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			cCall(cMadvise, lo, page, unix.MADV_DONTNEED)
+			memtest.Call(memtest.Madvise, lo, page, unix.MADV_DONTNEED)
 		}()
 		<-done
 		stamp(lo, lo+page)
@@ -55,11 +57,11 @@ func TestNothingIsCachedBetweenNoticeAndChange_08(t *testing.T) {
 	f := newFake()
 	c := cached(t, f)
 	p := reserve(t, 4)
-	w := windowOpen(p+page, p+2*page)
+	w := memtest.OpenWindow(p+page, p+2*page)
 	// At once: it does not wait for the other's call
 	r := mustGet(t, c, p, uint64(4*page), LocalWrite)
 	remap(t, p+page, p+2*page)
-	windowClose(w)
+	memtest.CloseWindow(w)
 	mustPut(t, c, r)
 	if s := c.Stats(); s.Uncached != 1 || s.Changing != 1 {
 		t.Errorf("%+v", s)
@@ -77,8 +79,8 @@ func TestUnmappingAloneCostsNothing_12(t *testing.T) {
 	getPut(t, c, p, 8, LocalWrite)
 	unmap, again := []uintptr{p, page}, []uintptr{p, page, rw, anonymous | unix.MAP_FIXED, ^uintptr(0), 0}
 	cycle := func() { // allocates nothing
-		call(t, cMunmap, unmap...)
-		call(t, cMmap, again...)
+		call(t, memtest.Munmap, unmap...)
+		call(t, memtest.Mmap, again...)
 	}
 	for range 1000 {
 		cycle()
@@ -122,7 +124,7 @@ func TestDeadMemoryIsDeregisteredWithoutACall_12(t *testing.T) {
 		getPut(t, c, p+2*i*page, 8, LocalWrite)
 	}
 	for i := range uintptr(32) {
-		call(t, cMadvise, p+2*i*page, page, unix.MADV_DONTNEED)
+		call(t, memtest.Madvise, p+2*i*page, page, unix.MADV_DONTNEED)
 	}
 	eventually(t, "dead memory is deregistered", func() bool { _, n := f.registered(); return n <= limit })
 	checkStats(t, c)
@@ -136,8 +138,8 @@ func TestTheGateHoldsBackLookups_14(t *testing.T) {
 			f := newFake()
 			c := newCache(t, f, func(c *Config) { c.Origin = GoMapped })
 			p := reserve(t, 1)
-			setReaderDelay(delay)
-			defer setReaderDelay(0)
+			memtest.SetReaderDelay(delay)
+			defer memtest.SetReaderDelay(0)
 			rounds := 0
 			for end := time.Now().Add(stressFor(t, 500*time.Millisecond)); time.Now().Before(end); rounds++ {
 				getPut(t, c, p, 8, LocalWrite)

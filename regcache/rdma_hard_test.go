@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ibconduit/conduit/memevents"
+	"github.com/ibconduit/conduit/memevents/memtest"
 	"github.com/ibconduit/conduit/verbs"
 )
 
@@ -42,7 +43,7 @@ func fork(t *testing.T, f func() int) (pid int) {
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	child := cFunc("fork")
+	child := memtest.Func("fork")
 	if child == 0 {
 		unix.RawSyscall(unix.SYS_EXIT_GROUP, uintptr(f()), 0, 0)
 	}
@@ -174,7 +175,7 @@ func TestDevicePinsFallWithoutACall_12(t *testing.T) {
 	if now := verbs.ReadMemlock().Pinned; now < before+pages*uint64(page) {
 		t.Fatalf("%d bytes pinned, %d before: nothing was", now, before)
 	}
-	call(t, cMunmap, p, pages*page)
+	call(t, memtest.Munmap, p, pages*page)
 	remap(t, p, p+pages*page)
 	eventually(t, "dead pages are unpinned", func() bool { return verbs.ReadMemlock().Pinned <= before+8*uint64(page) })
 }
@@ -294,7 +295,7 @@ func TestDeviceHarmlessAdviceKeepsTheData_06(t *testing.T) {
 		t.Fatal("lost")
 	}
 	for _, advice := range []uintptr{unix.MADV_HUGEPAGE, collapse, unix.MADV_WILLNEED, unix.MADV_COLD, unix.MADV_PAGEOUT} {
-		_, errno := cCall(cMadvise, p, 2<<20, advice)
+		_, errno := memtest.Call(memtest.Madvise, p, 2<<20, advice)
 		if !w.arrives(c, p, 2<<20, byte(advice)) || !w.leaves(c, p, 2<<20, byte(advice)) {
 			t.Errorf("after advice %d (%v) the bytes are not where they belong", advice, errno)
 		}
@@ -355,7 +356,7 @@ func mergePages(t *testing.T, lo, n uintptr) {
 	if _, err := os.Stat(at); err != nil {
 		t.Skip("this kernel does not merge pages: ", err)
 	}
-	if _, errno := cCall(cMadvise, lo, n, unix.MADV_MERGEABLE); errno != 0 {
+	if _, errno := memtest.Call(memtest.Madvise, lo, n, unix.MADV_MERGEABLE); errno != 0 {
 		t.Fatal(errno)
 	}
 	scans := func() (n int) {
@@ -382,8 +383,8 @@ func mergePages(t *testing.T, lo, n uintptr) {
 func TestDeviceReadsLaterWrites_20(t *testing.T) {
 	w := newWire(t)
 	c := deviceCache(t, w, Mapped)
-	p := call(t, cMmap, 0, 4*page, rw, anonymous, ^uintptr(0), 0)
-	t.Cleanup(func() { cCall(cMunmap, p, 4*page) })
+	p := call(t, memtest.Mmap, 0, 4*page, rw, anonymous, ^uintptr(0), 0)
+	t.Cleanup(func() { memtest.Call(memtest.Munmap, p, 4*page) })
 	n := 4 * int(page)
 	read := func() []byte {
 		b := must(w.pool.Alloc(n))(t)

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/internal/rdmatest"
+	"github.com/ibconduit/conduit/memevents/memtest"
 	"github.com/ibconduit/conduit/verbs"
 )
 
@@ -220,7 +221,7 @@ func TestDeviceFinishesIntoUnmappedMemory_09(t *testing.T) {
 		pool := verbs.ReadMemlock().Pinned
 		r := mustGet(t, c, p, n, RemoteWrite|RemoteRead)
 		w.post(op, b, p, r.RKey)
-		call(t, cMunmap, p, n)
+		call(t, memtest.Munmap, p, n)
 		mapAt(t, p, n, rw)
 		if again := mustGet(t, c, p, n, RemoteWrite|RemoteRead); again.RKey == r.RKey {
 			t.Error("handed out again")

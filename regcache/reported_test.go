@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // Pages are gone, and their addresses free for all, before the kernel reports it: what another
@@ -28,8 +30,8 @@ func TestUnreportedUnmapIsNoHitOfLastingMemory(t *testing.T) {
 	c := cached(t, f, func(c *Config) { c.Origin = Any })
 	p := reserve(t, 1)
 	was := getPut(t, c, p, 8, LocalWrite)
-	setReaderDelay(100_000)
-	defer setReaderDelay(0)
+	memtest.SetReaderDelay(100_000)
+	defer memtest.SetReaderDelay(0)
 	defer takeOver(t, p)()
 	for _, o := range []Origin{Mapped, GoHeap} {
 		r, err := c.GetFrom(o, ptr(p), 8, LocalWrite)
@@ -51,8 +53,8 @@ func unmapUnreported(t *testing.T, o Origin, kept bool) {
 		get = c.GetKept
 	}
 
-	setReaderDelay(100_000)
-	defer setReaderDelay(0)
+	memtest.SetReaderDelay(100_000)
+	defer memtest.SetReaderDelay(0)
 	defer takeOver(t, p)()
 	r, err := get(ptr(p), 8, LocalWrite)
 	if err != nil && !kept {

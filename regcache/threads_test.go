@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // What testdata/threads.c agrees with.
@@ -34,14 +36,14 @@ func library(t testing.TB, source string) string {
 // for a range of them and what shows whether that thread has changed any meanwhile: for d, and on a
 // busy machine for up to a minute more until there is enough to judge by.
 func threads(t *testing.T, d time.Duration, enough func() bool, f func(lo uintptr, pages int, turn *atomic.Uint64)) {
-	must(cLoad(library(t, "testdata/threads.c")))(t)
+	must(memtest.Load(library(t, "testdata/threads.c")))(t)
 	p := reserve(t, cThreads*cThreadPages)
-	if cFunc("ibc_threads_start", p) != 0 {
+	if memtest.Func("ibc_threads_start", p) != 0 {
 		t.Fatal("no threads")
 	}
 	turns := [cThreads]*atomic.Uint64{}
 	for i := range turns {
-		turns[i] = (*atomic.Uint64)(ptr(cFunc("ibc_threads_turn", uintptr(i))))
+		turns[i] = (*atomic.Uint64)(ptr(memtest.Func("ibc_threads_turn", uintptr(i))))
 	}
 	const few = 100
 	changes := func() (n uint64) { // two turns each
@@ -65,7 +67,7 @@ func threads(t *testing.T, d time.Duration, enough func() bool, f func(lo uintpt
 		})
 	}
 	wg.Wait()
-	if n := cFunc("ibc_threads_stop"); n < few {
+	if n := memtest.Func("ibc_threads_stop"); n < few {
 		t.Errorf("%d changes: nothing was tried", n)
 	}
 }

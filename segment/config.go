@@ -56,9 +56,6 @@ type Config struct {
 	// private anonymous memory.
 	Shared bool
 
-	// Prefault populates the base pages now instead of at their first use.
-	Prefault bool
-
 	// DeviceMax is the largest region in bytes that the device registers
 	// (max_mr_size); 0 is unknown.
 	DeviceMax uint64

@@ -139,7 +139,7 @@ func (m *Mapping) create(c *Config) (err error) {
 	}
 	m.mapped("segment")
 	m.advise(c)
-	if m.huge || c.Prefault {
+	if m.huge {
 		if err := m.populate(); err != nil {
 			return errors.Join(err, m.Close())
 		}

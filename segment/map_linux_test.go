@@ -42,7 +42,7 @@ func mustMap(t *testing.T, c Config) *Mapping {
 
 func TestASegmentIsZeroAtFirst(t *testing.T) {
 	for _, shared := range []bool{false, true} {
-		m := mustMap(t, Config{Size: 5000, Layout: mustPlace(t, Region{Name: "a", Size: 300}), Shared: shared, Prefault: true})
+		m := mustMap(t, Config{Size: 5000, Layout: mustPlace(t, Region{Name: "a", Size: 300}), Shared: shared})
 		if a, _ := m.Region("a"); len(a) != 300 || len(m.User()) != 5000 || m.Len() != int64(len(m.Bytes())) || m.Len() < 64<<10+5000 {
 			t.Fatalf("%d and %d bytes of %d", len(a), len(m.User()), m.Len())
 		}

@@ -26,18 +26,11 @@ type DeviceInfo struct {
 type DeviceAttr struct {
 	FirmwareVersion string
 	NodeGUID        GUID
-	SystemGUID      GUID
-	VendorID        uint32
-	VendorPartID    uint32
-	HWVersion       uint32
 	Ports           int
 
-	MaxMRSize   uint64 // bytes
-	PageSizeCap uint64 // bit n: pages of 2^n bytes
-	MaxMR       int
-	MaxMW       int
-	MaxPD       int
-	MaxAH       int
+	MaxMRSize uint64 // bytes
+	MaxMR     int
+	MaxPD     int
 
 	MaxQP   int
 	MaxQPWR int // work requests per queue
@@ -54,82 +47,24 @@ type DeviceAttr struct {
 	MaxSRQWR  int
 	MaxSRQSGE int
 
-	MaxPKeys     int
-	MaxMcastGrp  int
-	Flags        uint64 // device_cap_flags_ex
-	LocalAckTime uint8  // local_ca_ack_delay: 4.096 us * 2^n
-	NoInline     bool   // inline data is switched off (EnvDisable)
-	CompVectors  int    // interrupts that CQs may be spread over
-
-	// From the extended query; zero where the kernel or the device does not know it.
-	ODP            ODPCaps
-	TimestampMask  uint64
-	CoreClockKHz   uint64
-	MaxDeviceMem   uint64 // bytes of on-device memory
-	PCIAtomicFetch uint16 // sizes, as bits: 1: 4 bytes, 2: 8 bytes, 4: 16 bytes
-	PCIAtomicSwap  uint16
-	PCIAtomicCmp   uint16
-}
-
-// Bits of DeviceAttr.Flags.
-const (
-	FlagMemWindow       = 1 << 17
-	FlagMemWindowType2A = 1 << 23
-	FlagMemWindowType2B = 1 << 24
-)
-
-// ODPCaps says which operations may meet pages that are not resident.
-type ODPCaps struct {
-	General uint64 // 0: no on-demand paging
-	RC      ODPOps
-	UC      ODPOps
-	UD      ODPOps
-}
-
-// Bits of ODPCaps.General.
-const (
-	ODPSupported = 1 << 0
-	ODPImplicit  = 1 << 1
-)
-
-// ODPOps is a set of operations.
-type ODPOps uint32
-
-const (
-	ODPSend ODPOps = 1 << iota
-	ODPRecv
-	ODPWrite
-	ODPRead
-	ODPAtomic
-	ODPSRQRecv
-)
-
-func (o ODPOps) String() string {
-	return flagString([]string{"send", "recv", "write", "read", "atomic", "srq-recv"}, uint64(o))
+	NoInline    bool // inline data is switched off (EnvDisable)
+	CompVectors int  // interrupts that CQs may be spread over
 }
 
 // PortAttr holds the attributes of a port at the moment of the query.
 type PortAttr struct {
 	Port         int
 	State        PortState
-	PhysState    uint8 // 5 is LinkUp
 	LinkLayer    LinkLayer
 	MaxMTU       MTU
 	ActiveMTU    MTU
 	MaxMsgSize   uint32 // bytes
 	LID          uint16
-	LMC          uint8
-	SMLID        uint16
-	SMSL         uint8
 	GIDTableLen  int
 	PKeyTableLen int
 	ActiveWidth  uint8 // 1: 1x, 2: 4x, 4: 8x, 8: 12x, 16: 2x
 	ActiveSpeed  uint8 // 1 SDR, 2 DDR, 4 QDR, 8 FDR10, 16 FDR, 32 EDR, 64 HDR, 128 NDR
-	CapFlags     uint32
-	CapFlags2    uint16
-	BadPKeys     uint32
-	QKeyErrors   uint32
-	GRHRequired  bool // IBV_QPF_GRH_REQUIRED: LIDs do not suffice to route here
+	GRHRequired  bool  // IBV_QPF_GRH_REQUIRED: LIDs do not suffice to route here
 }
 
 // GIDType says what a GID's packets look like.
@@ -145,11 +80,8 @@ func (t GIDType) String() string {
 	return enumString("GID type", map[int]string{0: "IB", 1: "RoCEv1", 2: "RoCEv2"}, int(t))
 }
 
-// GID is a port address of 128 bits, in wire order.
+// GID is a port address of 128 bits, in wire order. That of RoCEv2 is an IP address, IPv4 mapped.
 type GID [16]byte
-
-// GIDFrom returns the GID of an IP address as RoCEv2 uses it: IPv4 mapped into IPv6.
-func GIDFrom(a netip.Addr) GID { return GID(a.As16()) }
 
 // Addr returns the GID as an IP address; IPv4-mapped GIDs as IPv4.
 func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }

@@ -9,8 +9,6 @@ package verbs
 
 // They write to memory they are given and call nothing back; results of the data path stand in C
 // memory. To say so of ibc_ring_at, which is given no pointer of Go's, would cost two calls.
-#cgo noescape ibc_poll
-#cgo nocallback ibc_poll
 #cgo nocallback ibc_ticks
 #cgo noescape ibc_get_async_event
 #cgo nocallback ibc_get_async_event

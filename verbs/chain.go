@@ -71,9 +71,6 @@ func (c *chain) addr(i int) uintptr { return c.base + uintptr(i)*c.size }
 // sgeAddr is where the scatter list of slot i begins.
 func (c *chain) sgeAddr(i int) uintptr { return uintptr(unsafe.Pointer(&c.sges[i*c.perWR])) }
 
-// Slots returns how many work requests the chain has.
-func (c *chain) Slots() int { return c.slots }
-
 // SGEs returns the scatter entries of slot i. How many of them the request uses is the request's
 // SetNumSGE.
 func (c *chain) SGEs(i int) []SGE { return c.sges[i*c.perWR : (i+1)*c.perWR : (i+1)*c.perWR] }

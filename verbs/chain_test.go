@@ -86,7 +86,6 @@ func TestChainSettersDoNotAllocate(t *testing.T) {
 		w := c.WR(2)
 		w.Opcode, w.Flags, w.WRID = OpWrite, Signaled, 7
 		w.SetRemote(0x1000, 5)
-		w.SetImm(3)
 		c.SetLocal(2, 0x2000, 8, 9)
 		c.SetInline(2, 8)
 		w.SetFetchAdd(0x1000, 5, 1)

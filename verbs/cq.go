@@ -132,7 +132,7 @@ func (h *CompChannel) await(wait func() error) (*CQ, error) {
 		for len(e.pending) > 0 {
 			id := uint64(e.pending[0])
 			e.pending = e.pending[1:]
-			if q := get(h.dev.reg, h.dev.reg.cqs, id); q != nil {
+			if q := h.dev.reg.get(id); q != nil {
 				return q, nil
 			}
 		}
@@ -175,9 +175,7 @@ type CQ struct {
 	c       *C.struct_ibv_cq
 	id      uint64
 	channel *CompChannel
-	overrun atomic.Bool
-
-	polls, empty, completions, failed atomic.Uint64
+	overrun atomic.Bool // it has lost completions and is of no more use: close the QPs on it, and it
 }
 
 // CreateCQ makes a completion queue.
@@ -195,11 +193,11 @@ func (x *Context) CreateCQ(cfg CQConfig) (*CQ, error) {
 	if err := q.adopt(op); err != nil {
 		return nil, err
 	}
-	q.id = put(x.reg, x.reg.cqs, q)
+	q.id = x.reg.put(q)
 	q.name = fmt.Sprintf("CQ %d", q.id)
 	c, err := C.ibc_create_cq(x.c, C.int(cfg.Entries), C.uint64_t(q.id), ch, C.int(cfg.Vector))
 	if c == nil {
-		drop(x.reg, x.reg.cqs, q.id)
+		x.reg.drop(q.id)
 		q.orphan(q.parents)
 		return nil, x.explainCQ(op, cfg, errnoPtr(err))
 	}
@@ -259,24 +257,9 @@ func (q *CQ) Resize(entries int) error {
 	return nil
 }
 
-// Overrun reports whether the queue has lost completions. It is of no more use then: close the QPs
-// on it, and it.
-func (q *CQ) Overrun() bool { return q.overrun.Load() }
-
 func (q *CQ) overrunError(op string) error {
 	return &Error{Op: op, Device: q.dev.info.Name, Object: q.name, Errno: syscall.EOVERFLOW, Err: ErrOverrun,
 		Detail: fmt.Sprintf("more than %d completions were outstanding; some are lost", q.Cap()), Remedy: "make it as large as all signalled sends and posted receives of its QPs together"}
-}
-
-// CQStats counts what went through CQ.Poll.
-type CQStats struct {
-	Polls, EmptyPolls, Completions, Failed uint64
-}
-
-// Stats returns the counters of Poll; those of a doorbell are its own. It may be called at any
-// time.
-func (q *CQ) Stats() CQStats {
-	return CQStats{Polls: q.polls.Load(), EmptyPolls: q.empty.Load(), Completions: q.completions.Load(), Failed: q.failed.Load()}
 }
 
 // Close destroys the queue. It is refused with ErrBusy while QPs or doorbells use it.
@@ -285,7 +268,7 @@ func (q *CQ) Close() error {
 		if rc, err := C.ibv_destroy_cq(q.c); rc != 0 {
 			return q.fail("ibv_destroy_cq", errnoRC(rc, err), "", "")
 		}
-		drop(q.dev.reg, q.dev.reg.cqs, q.id)
+		q.dev.reg.drop(q.id)
 		return nil
 	})
 }

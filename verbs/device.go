@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -62,20 +61,18 @@ func beGUID(v C.__be64) uint64 { return be64((*[8]byte)(unsafe.Pointer(&v))[:]) 
 // Context is an open device.
 type Context struct {
 	object
-	info   DeviceInfo
-	c      *C.struct_ibv_context
-	attr   DeviceAttr
-	reg    *registry
-	events chan Event
-	lost   *atomic.Uint64
+	info DeviceInfo
+	c    *C.struct_ibv_context
+	attr DeviceAttr
+	reg  *registry
 	// destroy ends the event goroutine and closes the device. It has no pointer to the Context.
 	destroy func() error
 }
 
-// Open opens a device by name and asks for its limits. It starts one goroutine, which takes
-// asynchronous events until Close.
+// Open opens a device by name and asks for its limits. It starts one goroutine, which learns of CQs
+// that have overrun until Close.
 func Open(name string) (*Context, error) {
-	x := &Context{reg: newRegistry(), events: make(chan Event, eventBacklog), lost: new(atomic.Uint64)}
+	x := &Context{reg: newRegistry()}
 	x.object = object{dev: x, kind: "context", name: "context"}
 	var others []string
 	err := eachDevice(name, func(d *C.struct_ibv_device, info DeviceInfo) error {
@@ -128,25 +125,16 @@ func (x *Context) queryLimits() error {
 	}
 	o := &c.orig_attr
 	x.attr = DeviceAttr{
-		FirmwareVersion: C.GoString(&o.fw_ver[0]), NodeGUID: GUID(beGUID(o.node_guid)), SystemGUID: GUID(beGUID(o.sys_image_guid)),
-		VendorID: uint32(o.vendor_id), VendorPartID: uint32(o.vendor_part_id), HWVersion: uint32(o.hw_ver),
+		FirmwareVersion: C.GoString(&o.fw_ver[0]), NodeGUID: GUID(beGUID(o.node_guid)),
 		Ports:     max(int(o.phys_port_cnt), int(c.phys_port_cnt_ex)),
-		MaxMRSize: uint64(o.max_mr_size), PageSizeCap: uint64(o.page_size_cap), MaxMR: int(o.max_mr), MaxMW: int(o.max_mw), MaxPD: int(o.max_pd), MaxAH: int(o.max_ah),
+		MaxMRSize: uint64(o.max_mr_size), MaxMR: int(o.max_mr), MaxPD: int(o.max_pd),
 		MaxQP: int(o.max_qp), MaxQPWR: int(o.max_qp_wr), MaxSGE: int(o.max_sge), MaxCQ: int(o.max_cq), MaxCQE: int(o.max_cqe),
 		MaxQPReadAtomic: int(o.max_qp_rd_atom), MaxQPInitReadAtomic: int(o.max_qp_init_rd_atom), AtomicCap: AtomicCap(o.atomic_cap),
 		MaxSRQ: int(o.max_srq), MaxSRQWR: int(o.max_srq_wr), MaxSRQSGE: int(o.max_srq_sge),
-		MaxPKeys: int(o.max_pkeys), MaxMcastGrp: int(o.max_mcast_grp), Flags: uint64(o.device_cap_flags) | uint64(c.device_cap_flags_ex), LocalAckTime: uint8(o.local_ca_ack_delay),
-		ODP: ODPCaps{General: uint64(c.odp_caps.general_caps), RC: ODPOps(c.odp_caps.per_transport_caps.rc_odp_caps),
-			UC: ODPOps(c.odp_caps.per_transport_caps.uc_odp_caps), UD: ODPOps(c.odp_caps.per_transport_caps.ud_odp_caps)},
-		TimestampMask: uint64(c.completion_timestamp_mask), CoreClockKHz: uint64(c.hca_core_clock), MaxDeviceMem: uint64(c.max_dm_size),
-		PCIAtomicFetch: uint16(c.pci_atomic_caps.fetch_add), PCIAtomicSwap: uint16(c.pci_atomic_caps.swap), PCIAtomicCmp: uint16(c.pci_atomic_caps.compare_swap),
 		CompVectors: int(x.c.num_comp_vectors),
 	}
 	return x.attr.disable(os.Getenv(EnvDisable))
 }
-
-// Info describes the device.
-func (x *Context) Info() DeviceInfo { return x.info }
 
 // Name returns the device's name, such as "mlx5_0".
 func (x *Context) Name() string { return x.info.Name }
@@ -170,10 +158,9 @@ func (x *Context) Port(port int) (PortAttr, error) {
 	}
 	const grhRequired = 1 // IBV_QPF_GRH_REQUIRED
 	return PortAttr{
-		Port: port, State: PortState(c.state), PhysState: uint8(c.phys_state), LinkLayer: LinkLayer(c.link_layer),
-		MaxMTU: MTU(c.max_mtu), ActiveMTU: MTU(c.active_mtu), MaxMsgSize: uint32(c.max_msg_sz), LID: uint16(c.lid), LMC: uint8(c.lmc), SMLID: uint16(c.sm_lid), SMSL: uint8(c.sm_sl),
+		Port: port, State: PortState(c.state), LinkLayer: LinkLayer(c.link_layer),
+		MaxMTU: MTU(c.max_mtu), ActiveMTU: MTU(c.active_mtu), MaxMsgSize: uint32(c.max_msg_sz), LID: uint16(c.lid),
 		GIDTableLen: int(c.gid_tbl_len), PKeyTableLen: int(c.pkey_tbl_len), ActiveWidth: uint8(c.active_width), ActiveSpeed: uint8(c.active_speed),
-		CapFlags: uint32(c.port_cap_flags), CapFlags2: uint16(c.port_cap_flags2), BadPKeys: uint32(c.bad_pkey_cntr), QKeyErrors: uint32(c.qkey_viol_cntr),
 		GRHRequired: c.flags&grhRequired != 0,
 	}, nil
 }
@@ -257,7 +244,7 @@ func (x *Context) PKeys(port int) ([]uint16, error) {
 }
 
 // Close closes the device. It is refused with ErrBusy while objects made on it are open. It ends
-// the goroutine that takes events and closes the channel of events.
+// the goroutine that takes events.
 func (x *Context) Close() error { return x.close(x.destroy) }
 
 // GetForkStatus says whether a fork without exec is safe for registered memory. Starting programs

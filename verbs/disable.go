@@ -7,7 +7,7 @@ import (
 )
 
 // EnvDisable names the environment variable that switches features of devices off, to find out
-// which of them a problem comes from: a comma-separated list of atomics, inline, mw, odp and srq.
+// which of them a problem comes from: a comma-separated list of atomics, inline and srq.
 // It is read when a device is opened; the device then looks as if it had none of them.
 const EnvDisable = "IBCONDUIT_VERBS_DISABLE"
 
@@ -22,17 +22,13 @@ func (a *DeviceAttr) disable(list string) error {
 		switch strings.TrimSpace(word) {
 		case "":
 		case "atomics":
-			a.AtomicCap, a.PCIAtomicFetch, a.PCIAtomicSwap, a.PCIAtomicCmp = AtomicNone, 0, 0, 0
+			a.AtomicCap = AtomicNone
 		case "inline":
 			a.NoInline = true
-		case "mw":
-			a.MaxMW, a.Flags = 0, a.Flags&^(FlagMemWindow|FlagMemWindowType2A|FlagMemWindowType2B)
-		case "odp":
-			a.ODP = ODPCaps{}
 		case "srq":
 			a.MaxSRQ, a.MaxSRQWR, a.MaxSRQSGE = 0, 0, 0
 		default:
-			return &Error{Op: "read " + EnvDisable, Errno: syscall.EINVAL, Detail: fmt.Sprintf("unknown feature %q", word), Remedy: "features are atomics, inline, mw, odp, srq"}
+			return &Error{Op: "read " + EnvDisable, Errno: syscall.EINVAL, Detail: fmt.Sprintf("unknown feature %q", word), Remedy: "features are atomics, inline, srq"}
 		}
 	}
 	return nil

@@ -35,7 +35,7 @@
 // the opposite order of making. An object that becomes garbage unclosed is reported by
 // internal/handle; nothing is freed behind a device's back.
 //
-//	Context > PD > MR, AH, SRQ, QP, MW
+//	Context > PD > MR, AH, SRQ, QP
 //	Context > CompChannel > CQ > Doorbell
 //	CQ, SRQ > QP
 //
@@ -53,12 +53,12 @@
 //
 // # What blocks
 //
-// Ring and RingUntil occupy a thread for their budget: keep it in microseconds, at most
-// milliseconds, and come back. The wait is a spin, in C, that never sleeps. CompChannel.Wait parks
+// Ring occupies a thread for its budget: keep it in microseconds, at most milliseconds, and come
+// back. The wait is a spin, in C, that never sleeps. CompChannel.Wait parks
 // the goroutine in the runtime's poller until its context ends, CompChannel.WaitFor for a time.
 // Opening, registering and creating take the time of system calls. Everything else returns at once.
-// The context's one goroutine takes asynchronous events; a reader of Events that does not come
-// loses the oldest, and EventsLost counts them.
+// The context's one goroutine takes asynchronous events: a CQ that has overrun is an ErrOverrun at
+// the next ring.
 //
 // # Memory
 //
@@ -79,7 +79,6 @@
 // libibverbs.so.1 of rdma-core will do. Where it lacks a newer call (of the release in parentheses)
 // an older way is taken:
 //
-//	ibv_reg_mr_iova2 (28)         ibv_reg_mr, without AccessRelaxedOrdering
 //	_ibv_query_gid_table (32)     ibv_query_gid for each entry, and the kernel's gid_attrs
 //	ibv_is_fork_initialized (35)  GetForkStatus says ForkDisabled
 //

@@ -9,7 +9,6 @@ import "C"
 
 import (
 	"fmt"
-	"math"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -28,14 +27,13 @@ const MaxBatch = C.IBC_MAX_BATCH
 // DoorbellConfig says how a doorbell waits.
 type DoorbellConfig struct {
 	Completions int // how many completions one ring returns at most; 0 means 64
-	PollEvery   int // with a watched word: looks at the word per poll of the CQ; 0 means 1024, as a poll costs about as much as a hundred looks
 }
 
 // Doorbell posts sub-chains and waits for completions in one cgo call, without allocation. It
 // belongs to one goroutine at a time; in the debug build (-tags debug) use by two at once is an
 // ErrConcurrent.
 //
-// Queue what is to be posted with Send, Recv and SRQRecv, then call Ring or RingUntil. The chains'
+// Queue what is to be posted with Send, Recv and SRQRecv, then call Ring. The chains'
 // slots must stay as they are until their requests complete, except inline data and the requests
 // themselves, which are copied by the post.
 type Doorbell struct {
@@ -47,7 +45,6 @@ type Doorbell struct {
 	wcs  []WC
 
 	queued [MaxBatch]queuedBatch
-	word   *uint64 // keeps a watched word of the Go heap alive, and off the stack
 }
 
 // queuedBatch is what is released after a post, and what an error names.
@@ -63,10 +60,7 @@ func (q *CQ) NewDoorbell(cfg DoorbellConfig) (*Doorbell, error) {
 	if cfg.Completions == 0 {
 		cfg.Completions = 64
 	}
-	if cfg.PollEvery == 0 {
-		cfg.PollEvery = 1024
-	}
-	if cfg.Completions < 1 || cfg.Completions > 1<<16 || cfg.PollEvery < 1 || cfg.PollEvery > math.MaxInt32 {
+	if cfg.Completions < 1 || cfg.Completions > 1<<16 {
 		return nil, q.fail(op, syscall.EINVAL, fmt.Sprintf("%+v is out of range", cfg), "at most 65536 completions")
 	}
 	d := &Doorbell{object: object{dev: q.dev, parents: []*object{&q.object}, kind: "doorbell", name: "doorbell of " + q.name}, cq: q}
@@ -83,7 +77,7 @@ func (q *CQ) NewDoorbell(cfg DoorbellConfig) (*Doorbell, error) {
 	d.d = (*C.struct_ibc_doorbell)(unsafe.Pointer(&mem[0]))
 	d.wcs = unsafe.Slice((*WC)(unsafe.Pointer(&mem[head])), cfg.Completions)
 	d.d.cq, d.d.wc, d.d.wc_cap = q.c, (*C.struct_ibv_wc)(unsafe.Pointer(&d.wcs[0])), C.uint32_t(cfg.Completions)
-	d.d.poll_every, d.d.ticks_per_us = C.uint32_t(cfg.PollEvery), C.uint64_t(ticksPerMicrosecond())
+	d.d.ticks_per_us = C.uint64_t(ticksPerMicrosecond())
 	d.handle = handle.New(d, "doorbell", d.name)
 	return d, nil
 }
@@ -235,33 +229,6 @@ func (d *Doorbell) PollFor(want int, budget time.Duration) (int, error) {
 	return int(x.completed), nil
 }
 
-// Until is a condition on a watched word.
-type Until uint32
-
-const (
-	UntilDiffers Until = C.IBC_WATCH_DIFFERS  // word != value
-	UntilAtLeast Until = C.IBC_WATCH_AT_LEAST // word >= value, unsigned
-	UntilEquals  Until = C.IBC_WATCH_EQUALS   // word == value
-)
-
-// RingUntil does the same and also returns as soon as the condition on an 8-byte word holds, which
-// a peer's put may bring about. With want 0 it does not poll at all. It reports whether the
-// condition held; Seen is the word's value then. The word belongs in a segment, not in the Go heap.
-// It is read with acquire order: what the peer wrote before it, on one QP, is there.
-func (d *Doorbell) RingUntil(word *uint64, until Until, value uint64, want int, budget time.Duration) (n int, met bool, err error) {
-	x := d.d
-	if x == nil || owner.Checked && d.user.Enter() != nil {
-		return 0, false, d.misused()
-	}
-	d.word = word
-	// As a number: a write barrier has no business with memory outside of the heap.
-	*(*uintptr)(unsafe.Pointer(&x.word)) = uintptr(unsafe.Pointer(word))
-	x.value, x.watch = C.uint64_t(value), C.uint32_t(until)
-	n, err = d.ring(x, want, budget)
-	d.word, x.watch = nil, C.IBC_WATCH_NONE
-	return n, x.met != 0, err
-}
-
 // misused says why a ring did nothing: after Close, or, in the debug build, two goroutines ring at
 // a time.
 func (d *Doorbell) misused() error {
@@ -340,52 +307,6 @@ func (d *Doorbell) Posted() int {
 		return 0
 	}
 	return int(d.d.posted)
-}
-
-// Seen returns the value of the watched word when RingUntil last looked.
-func (d *Doorbell) Seen() uint64 {
-	if d.d == nil {
-		return 0
-	}
-	return uint64(d.d.seen)
-}
-
-// Drop forgets what was queued and not yet posted.
-func (d *Doorbell) Drop() {
-	if d.d != nil {
-		d.release()
-	}
-}
-
-// Poll moves up to len(wcs) completions into wcs and returns their number. It does not wait, and
-// may be called by several goroutines.
-func (q *CQ) Poll(wcs []WC) (int, error) {
-	if !q.guard.enter() {
-		return 0, q.closedError("ibv_poll_cq")
-	}
-	defer q.guard.leave()
-	if len(wcs) == 0 {
-		return 0, nil
-	}
-	n := int(C.ibc_poll(q.c, C.int(min(len(wcs), math.MaxInt32)), (*C.struct_ibv_wc)(unsafe.Pointer(&wcs[0]))))
-	q.polls.Add(1)
-	switch {
-	case n < 0:
-		return 0, q.fail("ibv_poll_cq", syscall.Errno(-n), "", "")
-	case n == 0:
-		q.empty.Add(1)
-	default:
-		q.completions.Add(uint64(n))
-		for i := range wcs[:n] {
-			if wcs[i].Status != StatusSuccess {
-				q.failed.Add(1)
-			}
-		}
-	}
-	if q.overrun.Load() {
-		return n, q.overrunError("ibv_poll_cq")
-	}
-	return n, nil
 }
 
 // DoorbellStats counts what went through a doorbell.

@@ -10,49 +10,13 @@ import "C"
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
-
-// eventBacklog bounds how many asynchronous events wait to be read. They are rare; when they are
-// not read, the oldest is dropped and counted.
-const eventBacklog = 256
-
-// Event is an asynchronous event. It was acknowledged already. At most one of CQ, QP and SRQ is
-// set; none, when the object was closed meanwhile.
-type Event struct {
-	Type EventType
-	Port int // of port events
-	CQ   *CQ
-	QP   *QP
-	SRQ  *SRQ
-}
-
-func (e Event) String() string {
-	switch {
-	case e.CQ != nil:
-		return fmt.Sprintf("%s: %s", e.CQ.name, e.Type)
-	case e.QP != nil:
-		return fmt.Sprintf("%s: %s", e.QP.name, e.Type)
-	case e.SRQ != nil:
-		return fmt.Sprintf("%s: %s", e.SRQ.name, e.Type)
-	case e.Port != 0:
-		return fmt.Sprintf("port %d: %s", e.Port, e.Type)
-	}
-	return e.Type.String()
-}
-
-// Events returns the channel of asynchronous events. Close closes it.
-func (x *Context) Events() <-chan Event { return x.events }
-
-// EventsLost returns how many events were dropped because they were not read.
-func (x *Context) EventsLost() uint64 { return x.lost.Load() }
 
 func (x *Context) startEvents() error {
 	f, err := pollable(int(x.c.async_fd), x.info.Name+" events")
@@ -60,7 +24,7 @@ func (x *Context) startEvents() error {
 		return &Error{Op: "open event queue", Device: x.info.Name, Errno: errnoOf(err)}
 	}
 	// It has no pointer to the Context, or a forgotten one would never be noticed.
-	s := &eventSource{f: f, c: x.c, reg: x.reg, out: x.events, lost: x.lost}
+	s := &eventSource{f: f, c: x.c, reg: x.reg}
 	var wg sync.WaitGroup
 	wg.Go(s.run)
 	c, name := x.c, x.info.Name
@@ -75,76 +39,30 @@ func (x *Context) startEvents() error {
 	return nil
 }
 
-// eventSource moves events from the kernel to a channel.
+// eventSource takes asynchronous events from the kernel. The only one of interest is that a CQ has
+// overrun: what else has failed shows in completions.
 type eventSource struct {
-	f    *os.File
-	c    *C.struct_ibv_context
-	reg  *registry
-	out  chan Event
-	lost *atomic.Uint64
+	f   *os.File
+	c   *C.struct_ibv_context
+	reg *registry
 }
 
 func (s *eventSource) run() {
-	defer close(s.out)
 	raw, err := s.f.SyscallConn()
 	if err != nil {
 		return
 	}
 	for {
-		var ev C.struct_ibc_event
+		var cq C.uint64_t
 		var errno syscall.Errno
 		err := raw.Read(func(uintptr) bool {
-			errno = syscall.Errno(C.ibc_get_async_event(s.c, &ev))
+			errno = syscall.Errno(C.ibc_get_async_event(s.c, &cq))
 			return errno != syscall.EAGAIN && errno != syscall.EINTR
 		})
 		if err != nil || errno != 0 {
 			return // closed, or the device was removed
 		}
-		s.deliver(s.reg.resolve(eventElement(ev.kind), uint64(ev.id), EventType(ev._type), int(ev.port)))
-	}
-}
-
-// eventElement says what kind of object an event is about.
-type eventElement int32
-
-const (
-	aboutDevice eventElement = C.IBC_EVENT_DEVICE
-	aboutCQ     eventElement = C.IBC_EVENT_CQ
-	aboutQP     eventElement = C.IBC_EVENT_QP
-	aboutSRQ    eventElement = C.IBC_EVENT_SRQ
-)
-
-// resolve finds the object of an event and notes what the object must know.
-func (r *registry) resolve(about eventElement, id uint64, typ EventType, port int) Event {
-	ev := Event{Type: typ}
-	switch about {
-	case aboutDevice:
-		ev.Port = port
-	case aboutCQ:
-		if ev.CQ = get(r, r.cqs, id); ev.CQ != nil && typ == EventCQErr {
-			ev.CQ.overrun.Store(true)
-		}
-	case aboutQP:
-		ev.QP = get(r, r.qps, id)
-	case aboutSRQ:
-		ev.SRQ = get(r, r.srqs, id)
-	}
-	return ev
-}
-
-// deliver never blocks: when the channel is full the oldest event goes.
-func (s *eventSource) deliver(ev Event) {
-	for {
-		select {
-		case s.out <- ev:
-			return
-		default:
-		}
-		select {
-		case <-s.out:
-			s.lost.Add(1)
-		default:
-		}
+		s.reg.overrun(uint64(cq))
 	}
 }
 

@@ -46,9 +46,6 @@ func TestBadRKeyIsARemoteAccessErrorAndFlushes(t *testing.T) {
 			t.Errorf("request %d: %v, want %v", 11+i, wc.Err(), StatusFlushed)
 		}
 	}
-	if info, err := a.qp.Query(); err != nil || info.State != StateErr {
-		t.Errorf("state %s, %v; want ERR", info.State, err)
-	}
 	// The responder's QP fails too, and its receives are flushed.
 	if wc := r.next(b); wc.Status != StatusFlushed || wc.WRID != 9 {
 		t.Errorf("responder: %s", describe(wc))
@@ -82,10 +79,7 @@ func TestToErrorFlushesReceivesAndResetForgetsThem(t *testing.T) {
 		t.Errorf("%s, want 21 flushed", describe(wc))
 	}
 	check(t, a.qp.Reset())
-	if info := must(a.qp.Query())(t); info.State != StateReset {
-		t.Errorf("state %s, want RESET", info.State)
-	}
-	check(t, a.qp.Init(InitAttr{}))
+	check(t, a.qp.Init(InitAttr{})) // which only a QP in RESET does
 	r.postRecv(a, 0, 64, 22)
 	check(t, a.qp.Reset())
 	if n := must(a.bell.Ring(1, 0))(t); n != 0 {
@@ -93,7 +87,7 @@ func TestToErrorFlushesReceivesAndResetForgetsThem(t *testing.T) {
 	}
 }
 
-func TestOverrunOfACQIsAnEventAndAnErrorFromThenOn(t *testing.T) {
+func TestOverrunOfACQIsAnErrorFromThenOn(t *testing.T) {
 	r := newRig(t)
 	a, _ := r.pair(endConfig{cq: CQConfig{Entries: 2}})
 	if a.cq.Cap() > 15 {
@@ -110,17 +104,13 @@ func TestOverrunOfACQIsAnEventAndAnErrorFromThenOn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if ev := awaitEvent(t, r.ctx, EventCQErr); ev.CQ != a.cq {
-		t.Errorf("event %v, want one of %s", ev, a.cq.name)
+	for deadline := time.Now().Add(patience); !a.cq.overrun.Load(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the queue does not know of it")
+		}
 	}
-	if !a.cq.Overrun() {
-		t.Error("the queue does not know of it")
-	}
-	if _, err := a.bell.Ring(1, 0); !errors.Is(err, ErrOverrun) {
+	if _, err := a.bell.Ring(1, 0); !errors.Is(err, ErrOverrun) || !errors.Is(err, unix.EOVERFLOW) {
 		t.Errorf("doorbell: %v, want %v", err, ErrOverrun)
-	}
-	if _, err := a.cq.Poll(make([]WC, 1)); !errors.Is(err, ErrOverrun) || !errors.Is(err, unix.EOVERFLOW) {
-		t.Errorf("poll: %v, want %v", err, ErrOverrun)
 	}
 }
 
@@ -193,13 +183,7 @@ func TestRefusedCreationSaysTheLimit(t *testing.T) {
 		"MR access":  {func() (interface{ Close() error }, error) { return r.pd.Register(ptr(r.mem), 4096, AccessRemoteWrite) }, "need local write"},
 		"MR mapping": {func() (interface{ Close() error }, error) { return r.pd.Register(ptr(r.mem), rigBytes<<10, AccessAll) }, "not mapped"},
 		"MR size":    {func() (interface{ Close() error }, error) { return r.pd.Register(ptr(r.mem), 1<<63, AccessAll) }, "bytes"},
-		"MR ODP": {func() (interface{ Close() error }, error) {
-			if attr.ODP.General != 0 {
-				return nil, lacks("", "", "on-demand paging, or it has it")
-			}
-			return r.pd.Register(ptr(r.mem), 4096, AccessAll|AccessOnDemand)
-		}, "on-demand paging"},
-		"AH": {func() (interface{ Close() error }, error) { return r.pd.CreateAH(AddressVector{Port: 1}) }, "GRH"},
+		"AH":         {func() (interface{ Close() error }, error) { return r.pd.CreateAH(AddressVector{Port: 1}) }, "GRH"},
 	} {
 		x, err := c.do()
 		var e *Error
@@ -215,13 +199,10 @@ func TestRefusedCreationSaysTheLimit(t *testing.T) {
 }
 
 func TestSwitchedOffFeaturesAreNotSupported(t *testing.T) {
-	t.Setenv(EnvDisable, "srq,mw,inline")
+	t.Setenv(EnvDisable, "srq,inline")
 	r := newRig(t)
 	if _, err := r.pd.CreateSRQ(SRQConfig{}); !errors.Is(err, ErrNotSupported) || !strings.Contains(err.Error(), EnvDisable) {
 		t.Errorf("SRQ: %v", err)
-	}
-	if _, err := r.pd.AllocMW(); !errors.Is(err, ErrNotSupported) {
-		t.Errorf("MW: %v", err)
 	}
 	if e := r.newEnd(endConfig{qp: QPConfig{MaxInline: 64}}); e.qp.Caps().MaxInline != 0 {
 		t.Errorf("inline: %d bytes", e.qp.Caps().MaxInline)
@@ -282,9 +263,6 @@ func TestCloseOfAParentNamesItsChildren(t *testing.T) {
 			check(t, c.Close())
 		}
 	}
-	if _, open := <-ctx.Events(); open {
-		t.Error("the channel of events is open after Close")
-	}
 }
 
 func TestUseAfterCloseIsErrClosed(t *testing.T) {
@@ -313,21 +291,16 @@ func TestUseAfterCloseIsErrClosed(t *testing.T) {
 		"QP on a CQ":       func() error { _, err := r.pd.CreateQP(QPConfig{SendCQ: cq}); return err },
 		"CreateSRQ":        func() error { _, err := pd.CreateSRQ(SRQConfig{}); return err },
 		"CreateAH":         func() error { _, err := pd.CreateAH(AddressVector{Port: 1}); return err },
-		"AllocMW":          func() error { _, err := pd.AllocMW(); return err },
 		"Wait":             func() error { _, err := ch.Wait(within(t)); return err },
 		"Arm":              func() error { return cq.Arm(false) },
 		"Resize":           func() error { return cq.Resize(8) },
-		"Poll":             func() error { _, err := cq.Poll(make([]WC, 1)); return err },
 		"NewDoorbell":      func() error { _, err := cq.NewDoorbell(DoorbellConfig{}); return err },
 		"Ring":             func() error { _, err := bell.Ring(1, 0); return err },
-		"RingUntil":        func() error { _, _, err := bell.RingUntil(r.word(0), UntilEquals, 0, 0, 0); return err },
 		"Send to a QP":     func() error { return live.Send(qp, send, 0, 1) },
 		"Send by doorbell": func() error { return bell.Send(qp, send, 0, 1) },
 		"Recv":             func() error { return live.Recv(qp, recv, 0, 1) },
 		"SRQRecv":          func() error { return live.SRQRecv(srq, recv, 0, 1) },
 		"Modify":           func() error { return qp.ToError() },
-		"Query":            func() error { _, err := qp.Query(); return err },
-		"SetLimit":         func() error { return srq.SetLimit(1) },
 	} {
 		if err := f(); !errors.Is(err, os.ErrClosed) {
 			t.Errorf("%s: %v, want %v", name, err, os.ErrClosed)
@@ -403,7 +376,7 @@ func TestUnknownDeviceIsNamedBesideTheOnesThereAre(t *testing.T) {
 	}
 	infos := must(Devices())(t)
 	for _, i := range infos {
-		if i.Name == name && i.NodeType == NodeCA && i.Transport == TransportIB && i.GUID != 0 {
+		if i.Name == name && i.NodeType.String() == "CA" && i.Transport.String() == "InfiniBand" && i.GUID != 0 {
 			return
 		}
 	}

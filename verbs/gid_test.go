@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func gidOf(s string) GID { return GIDFrom(netip.MustParseAddr(s)) }
+func gidOf(s string) GID { return netip.MustParseAddr(s).As16() }
 
 func v2(i int, s string) GIDEntry {
 	return GIDEntry{GID: gidOf(s), Index: i, Type: GIDTypeRoCEv2, Netdev: "eth0"}
@@ -25,7 +25,7 @@ var ethActive = PortAttr{Port: 1, State: PortActive, LinkLayer: LinkEthernet, Ac
 
 // A ConnectX-6 on HDR InfiniBand, as ibv_devinfo -v prints it: active_width 4X (2), active_speed 50
 // Gb/s (64), lid 0x1f.
-var hdr = PortAttr{Port: 1, State: PortActive, LinkLayer: LinkInfiniBand, LID: 0x1f, SMLID: 1, ActiveMTU: MTU4096, MaxMTU: MTU4096, ActiveWidth: 2, ActiveSpeed: 64, PhysState: 5, GIDTableLen: 8, PKeyTableLen: 128}
+var hdr = PortAttr{Port: 1, State: PortActive, LinkLayer: LinkInfiniBand, LID: 0x1f, ActiveMTU: MTU4096, MaxMTU: MTU4096, ActiveWidth: 2, ActiveSpeed: 64, GIDTableLen: 8, PKeyTableLen: 128}
 
 var ibGIDs = []GIDEntry{{GID: gidOf("fe80::ec0d:9a03:00c0:41d4"), Index: 0, Type: GIDTypeIB}}
 

@@ -16,9 +16,7 @@
 #include <stdint.h>
 
 struct ibv_ah;
-struct ibv_mw_bind;
 struct ibv_query_device_ex_input;
-struct ibv_wq;
 struct _compat_ibv_port_attr;
 
 /* ---- devices ---- */
@@ -116,9 +114,6 @@ struct ibv_gid_entry {
 
 /* ---- memory ---- */
 
-/* Access that a device without it may ignore; calls before ibv_reg_mr_iova2 refuse it. */
-enum { IBC_ACCESS_OPTIONAL = 0x3ff << 20 };
-
 struct ibv_pd {
 	struct ibv_context *context;
 };
@@ -129,20 +124,6 @@ struct ibv_mr {
 	void *addr;
 	size_t length;
 	uint32_t handle, lkey, rkey;
-};
-
-enum ibv_mw_type { IBV_MW_TYPE_1 = 1, IBV_MW_TYPE_2 = 2 };
-
-struct ibv_mw {
-	struct ibv_context *context;
-	struct ibv_pd *pd;
-	uint32_t rkey;
-};
-
-struct ibv_mw_bind_info {
-	struct ibv_mr *mr;
-	uint64_t addr, length;
-	unsigned int mw_access_flags;
 };
 
 enum ibv_fork_status { IBV_FORK_DISABLED, IBV_FORK_ENABLED, IBV_FORK_UNNEEDED };
@@ -180,8 +161,6 @@ struct ibv_srq {
 	struct ibv_context *context;
 	void *srq_context;
 };
-
-enum ibv_srq_attr_mask { IBV_SRQ_MAX_WR = 1, IBV_SRQ_LIMIT = 2 };
 
 struct ibv_srq_attr {
 	uint32_t max_wr, max_sge, srq_limit;
@@ -275,13 +254,7 @@ struct ibv_send_wr {
 			uint32_t remote_srqn;
 		} xrc;
 	} qp_type;
-	union {
-		struct {
-			struct ibv_mw *mw;
-			uint32_t rkey;
-			struct ibv_mw_bind_info bind_info;
-		} bind_mw;
-	};
+	uint64_t unused_bind_mw[6];
 };
 
 struct ibv_recv_wr {
@@ -312,28 +285,11 @@ struct ibv_wc {
 
 /* ---- asynchronous events ---- */
 
-enum ibv_event_type {
-	IBV_EVENT_CQ_ERR,
-	IBV_EVENT_QP_FATAL,
-	IBV_EVENT_QP_REQ_ERR,
-	IBV_EVENT_QP_ACCESS_ERR,
-	IBV_EVENT_COMM_EST,
-	IBV_EVENT_SQ_DRAINED,
-	IBV_EVENT_PATH_MIG,
-	IBV_EVENT_PATH_MIG_ERR,
-	IBV_EVENT_SRQ_ERR = 14,
-	IBV_EVENT_SRQ_LIMIT_REACHED,
-	IBV_EVENT_QP_LAST_WQE_REACHED,
-	IBV_EVENT_WQ_FATAL = 19,
-};
+enum ibv_event_type { IBV_EVENT_CQ_ERR, IBV_EVENT_WQ_FATAL = 19 };
 
 struct ibv_async_event {
 	union {
 		struct ibv_cq *cq;
-		struct ibv_qp *qp;
-		struct ibv_srq *srq;
-		struct ibv_wq *wq;
-		int port_num;
 	} element;
 	enum ibv_event_type event_type;
 };
@@ -343,9 +299,7 @@ struct ibv_async_event {
 struct ibv_context_ops {
 	void *unused_query[2];
 	void *unused_memory[5];
-	struct ibv_mw *(*alloc_mw)(struct ibv_pd *, enum ibv_mw_type);
-	int (*bind_mw)(struct ibv_qp *, struct ibv_mw *, struct ibv_mw_bind *);
-	int (*dealloc_mw)(struct ibv_mw *);
+	void *unused_mw[3];
 	void *unused_create_cq;
 	int (*poll_cq)(struct ibv_cq *, int, struct ibv_wc *);
 	int (*req_notify_cq)(struct ibv_cq *, int);

@@ -35,18 +35,13 @@
 	X(int, ibv_resize_cq, "IBVERBS_1.1", (struct ibv_cq *cq, int cqe), (cq, cqe)) \
 	X(int, ibv_destroy_cq, "IBVERBS_1.1", (struct ibv_cq *cq), (cq)) \
 	X(struct ibv_srq *, ibv_create_srq, "IBVERBS_1.1", (struct ibv_pd *pd, struct ibv_srq_init_attr *attr), (pd, attr)) \
-	X(int, ibv_modify_srq, "IBVERBS_1.1", (struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask), (srq, attr, mask)) \
-	X(int, ibv_query_srq, "IBVERBS_1.1", (struct ibv_srq *srq, struct ibv_srq_attr *attr), (srq, attr)) \
 	X(int, ibv_destroy_srq, "IBVERBS_1.1", (struct ibv_srq *srq), (srq)) \
 	X(struct ibv_qp *, ibv_create_qp, "IBVERBS_1.1", (struct ibv_pd *pd, struct ibv_qp_init_attr *attr), (pd, attr)) \
 	X(int, ibv_modify_qp, "IBVERBS_1.1", (struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask), (qp, attr, mask)) \
-	X(int, ibv_query_qp, "IBVERBS_1.1", (struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init), (qp, attr, mask, init)) \
 	X(int, ibv_destroy_qp, "IBVERBS_1.1", (struct ibv_qp *qp), (qp))
 
 /* A library or a preloaded device may lack them; who calls has another way. */
 #define IBC_NEWER_CALLS(X) \
-	X(struct ibv_mr *, ibv_reg_mr_iova2, "IBVERBS_1.8", (struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access), \
-	  (pd, addr, length, iova, access)) \
 	X(ssize_t, _ibv_query_gid_table, "IBVERBS_1.11", (struct ibv_context *context, struct ibv_gid_entry *out, size_t cap, uint32_t flags, size_t size), \
 	  (context, out, cap, flags, size)) \
 	X(int, ibv_fork_init, "IBVERBS_1.1", (void), ()) \

@@ -77,43 +77,12 @@ int ibc_set_nonblock(int fd)
 
 struct ibv_mr *ibc_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t len, int access)
 {
-	if (ibc_library.ibv_reg_mr_iova2)
-		return ibc_library.ibv_reg_mr_iova2(pd, (void *)addr, len, addr, (unsigned int)access);
-	return ibv_reg_mr(pd, (void *)addr, len, access & ~IBC_ACCESS_OPTIONAL);
-}
-
-struct ibv_mw *ibc_alloc_mw2(struct ibv_pd *pd)
-{
-	if (!pd->context->ops.alloc_mw) {
-		errno = EOPNOTSUPP;
-		return NULL;
-	}
-	return pd->context->ops.alloc_mw(pd, IBV_MW_TYPE_2);
-}
-
-int ibc_dealloc_mw(struct ibv_mw *mw)
-{
-	int rc = mw->context->ops.dealloc_mw(mw);
-	return rc ? fail(rc) : 0;
+	return ibv_reg_mr(pd, (void *)addr, len, access);
 }
 
 struct ibv_cq *ibc_create_cq(struct ibv_context *ctx, int entries, uint64_t id, struct ibv_comp_channel *ch, int vector)
 {
 	return ibv_create_cq(ctx, entries, id_to_context(id), ch, vector);
-}
-
-struct ibv_srq *ibc_create_srq(struct ibv_pd *pd, uint64_t id, uint32_t max_wr, uint32_t max_sge)
-{
-	struct ibv_srq_init_attr attr = {
-		.srq_context = id_to_context(id),
-		.attr = { .max_wr = max_wr, .max_sge = max_sge },
-	};
-	return ibv_create_srq(pd, &attr);
-}
-
-void ibc_set_qp_id(struct ibv_qp_init_attr *attr, uint64_t id)
-{
-	attr->qp_context = id_to_context(id);
 }
 
 int ibc_req_notify_cq(struct ibv_cq *cq, int solicited_only)
@@ -151,41 +120,15 @@ void ibc_set_av(struct ibv_ah_attr *out, const struct ibc_av *av)
 	out->port_num = av->port;
 }
 
-int ibc_get_async_event(struct ibv_context *ctx, struct ibc_event *out)
+int ibc_get_async_event(struct ibv_context *ctx, uint64_t *overrun)
 {
 	struct ibv_async_event ev;
 
-	memset(out, 0, sizeof *out);
+	*overrun = 0;
 	if (ibv_get_async_event(ctx, &ev))
 		return fail(-1);
-	out->type = (int32_t)ev.event_type;
-	switch (ev.event_type) {
-	case IBV_EVENT_CQ_ERR:
-		out->kind = IBC_EVENT_CQ;
-		out->id = context_to_id(ev.element.cq->cq_context);
-		break;
-	case IBV_EVENT_QP_FATAL:
-	case IBV_EVENT_QP_REQ_ERR:
-	case IBV_EVENT_QP_ACCESS_ERR:
-	case IBV_EVENT_COMM_EST:
-	case IBV_EVENT_SQ_DRAINED:
-	case IBV_EVENT_PATH_MIG:
-	case IBV_EVENT_PATH_MIG_ERR:
-	case IBV_EVENT_QP_LAST_WQE_REACHED:
-		out->kind = IBC_EVENT_QP;
-		out->id = context_to_id(ev.element.qp->qp_context);
-		break;
-	case IBV_EVENT_SRQ_ERR:
-	case IBV_EVENT_SRQ_LIMIT_REACHED:
-		out->kind = IBC_EVENT_SRQ;
-		out->id = context_to_id(ev.element.srq->srq_context);
-		break;
-	case IBV_EVENT_WQ_FATAL: /* no WQs here */
-		break;
-	default:
-		out->kind = IBC_EVENT_DEVICE;
-		out->port = ev.element.port_num;
-	}
+	if (ev.event_type == IBV_EVENT_CQ_ERR)
+		*overrun = context_to_id(ev.element.cq->cq_context);
 	/* At once: destroying an object waits for the acknowledgement of its events. */
 	ibv_ack_async_event(&ev);
 	return 0;

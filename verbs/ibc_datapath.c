@@ -10,7 +10,7 @@
  * than a message takes. A counter that stands still or jumps must not make a wait endless: now and
  * then the clock is asked.
  */
-enum { POLLS_PER_TICKS = 16, LOOKS_PER_TICKS = 256, TURNS_PER_CLOCK = 1 << 16 };
+enum { POLLS_PER_TICKS = 16, TURNS_PER_CLOCK = 1 << 16 };
 
 static uint64_t now_ns(void)
 {
@@ -159,46 +159,22 @@ static int take(struct ibc_doorbell *d)
 	return 1;
 }
 
-static int condition(struct ibc_doorbell *d)
-{
-	uint64_t v = __atomic_load_n(d->word, __ATOMIC_ACQUIRE);
-
-	d->seen = v;
-	switch (d->watch) {
-	case IBC_WATCH_DIFFERS:
-		return v != d->value;
-	case IBC_WATCH_AT_LEAST:
-		return v >= d->value;
-	default:
-		return v == d->value;
-	}
-}
-
-/* Waits for want completions or the condition, whichever comes first, within the budget. Looks at
- * least once. */
+/* Waits for want completions within the budget. Looks at least once. */
 static void wait(struct ibc_doorbell *d)
 {
 	uint32_t want = d->want < d->wc_cap ? d->want : d->wc_cap;
-	uint32_t per_poll = d->watch ? d->poll_every : 1;
-	uint32_t per_ticks = d->watch ? LOOKS_PER_TICKS : POLLS_PER_TICKS;
-	/* Counted down: a division would take longer than a look. */
-	uint32_t to_poll = 1, to_ticks = per_ticks;
+	uint32_t to_ticks = POLLS_PER_TICKS; /* counted down: a division would take longer than a poll */
 	struct deadline t = { 0 };
 
 	for (uint32_t turn = 0;; turn++) {
-		if (d->watch && (d->met = (uint32_t)condition(d)))
+		if (!take(d) || d->completed >= want)
 			return;
-		if (want && --to_poll == 0) {
-			to_poll = per_poll;
-			if (!take(d) || d->completed >= want)
-				return;
-		}
 		if (turn == 0) {
 			if (d->budget_ns == 0)
 				return;
 			start(&t, d);
 		} else if (--to_ticks == 0) {
-			to_ticks = per_ticks;
+			to_ticks = POLLS_PER_TICKS;
 			if (over(&t, d, turn))
 				return;
 		}
@@ -209,7 +185,7 @@ void ibc_ring_at(uintptr_t doorbell)
 {
 	struct ibc_doorbell *d = (struct ibc_doorbell *)doorbell;
 
-	d->posted = d->completed = d->met = d->refused = 0;
+	d->posted = d->completed = d->refused = 0;
 	d->poll_errno = 0;
 	add(&d->n_rings, 1);
 	if (d->batches)
@@ -217,13 +193,6 @@ void ibc_ring_at(uintptr_t doorbell)
 	/* What was refused will not complete: take what is there, and do not wait. */
 	if (d->refused)
 		d->budget_ns = 0;
-	if (d->want || d->watch)
+	if (d->want)
 		wait(d);
-}
-
-int ibc_poll(struct ibv_cq *cq, int cap, struct ibv_wc *wc)
-{
-	int n = ibv_poll_cq(cq, cap, wc);
-
-	return n < 0 ? -EIO : n;
 }

@@ -13,11 +13,7 @@ int ibc_query_gids(struct ibv_context *ctx, struct ibv_gid_entry *out, size_t ca
 int ibc_query_gid(struct ibv_context *ctx, uint8_t port, int index, uint8_t gid[16]);
 int ibc_set_nonblock(int fd);
 struct ibv_mr *ibc_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t len, int access);
-struct ibv_mw *ibc_alloc_mw2(struct ibv_pd *pd);
-int ibc_dealloc_mw(struct ibv_mw *mw);
 struct ibv_cq *ibc_create_cq(struct ibv_context *ctx, int entries, uint64_t id, struct ibv_comp_channel *ch, int vector);
-struct ibv_srq *ibc_create_srq(struct ibv_pd *pd, uint64_t id, uint32_t max_wr, uint32_t max_sge);
-void ibc_set_qp_id(struct ibv_qp_init_attr *attr, uint64_t id);
 int ibc_req_notify_cq(struct ibv_cq *cq, int solicited_only);
 int ibc_fork_init(void);   /* ENOSYS: the library has no such call */
 int ibc_fork_status(void); /* enum ibv_fork_status; -1: the library has no such call */
@@ -31,15 +27,9 @@ struct ibc_av {
 };
 void ibc_set_av(struct ibv_ah_attr *out, const struct ibc_av *av);
 
-enum ibc_event_kind { IBC_EVENT_DEVICE, IBC_EVENT_CQ, IBC_EVENT_QP, IBC_EVENT_SRQ };
-
-struct ibc_event {
-	uint64_t id; /* of the CQ, QP or SRQ */
-	int32_t type, kind, port;
-};
-
-/* Takes one asynchronous event, acknowledged already. EAGAIN: there is none. */
-int ibc_get_async_event(struct ibv_context *ctx, struct ibc_event *out);
+/* Takes one asynchronous event, acknowledged already. EAGAIN: there is none. *overrun is the id of
+ * the CQ that has lost completions, 0 where the event says something else. */
+int ibc_get_async_event(struct ibv_context *ctx, uint64_t *overrun);
 
 /* Takes up to cap completion events as ids of their CQs, acknowledged already. EAGAIN: there is
  * none. */
@@ -64,32 +54,24 @@ struct ibc_batch {
 
 #define IBC_MAX_BUDGET_NS 1000000000000000u
 
-enum ibc_watch { IBC_WATCH_NONE, IBC_WATCH_DIFFERS, IBC_WATCH_AT_LEAST, IBC_WATCH_EQUALS };
-
 /* Everything one call of ibc_ring_at reads and writes. It never moves, and has one owner. */
 struct ibc_doorbell {
 	/* set up once */
 	struct ibv_cq *cq;
 	struct ibv_wc *wc;
 	uint32_t wc_cap;
-	uint32_t poll_every; /* with a watch: looks at the word per poll of the CQ; not 0 */
 	uint64_t ticks_per_us;
 
 	/* in */
 	uint32_t batches;
 	uint32_t want; /* completions; 0: do not poll */
-	uint32_t watch; /* enum ibc_watch */
 	uint64_t budget_ns; /* at most IBC_MAX_BUDGET_NS, so that ticks do not overflow */
-	const uint64_t *word;
-	uint64_t value;
 
 	/* out */
 	uint32_t posted; /* work requests of this call */
 	uint32_t completed;
 	uint32_t refused; /* sub-chains that were not posted to their ends */
 	int32_t poll_errno;
-	uint32_t met; /* the watched condition holds */
-	uint64_t seen; /* the watched word */
 
 	/* counters; one writer, read concurrently */
 	uint64_t n_rings, n_posts, n_wrs, n_polls, n_empty_polls, n_completions, n_failed, n_post_errors;
@@ -101,8 +83,5 @@ void ibc_ring_at(uintptr_t doorbell); /* struct ibc_doorbell */
 
 /* The processor's counter, which runs at a constant rate on all that have RDMA adapters. */
 uint64_t ibc_ticks(void);
-
-/* Polls up to cap completions. Returns their number, or a negative errno. */
-int ibc_poll(struct ibv_cq *cq, int cap, struct ibv_wc *wc);
 
 #endif

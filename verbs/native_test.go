@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -70,40 +69,16 @@ func TestGuardShutsOnceAndNotWhileInUse(t *testing.T) {
 	wg.Wait()
 }
 
-func TestEventsFindTheirObjects(t *testing.T) {
+func TestEventsFindTheirCQ(t *testing.T) {
 	reg := newRegistry()
-	cq, qp, srq := &CQ{}, &QP{}, &SRQ{}
-	cqID, qpID, srqID := put(reg, reg.cqs, cq), put(reg, reg.qps, qp), put(reg, reg.srqs, srq)
-	if ev := reg.resolve(aboutQP, qpID, EventQPFatal, 0); ev.QP != qp || ev.CQ != nil || ev.SRQ != nil {
-		t.Errorf("QP: %+v", ev)
+	cq, other := &CQ{}, &CQ{}
+	id, otherID := reg.put(cq), reg.put(other)
+	reg.drop(otherID)
+	for _, id := range []uint64{0, id, otherID, 1 << 40} { // of no CQ, of one, of a closed one, of none that was
+		reg.overrun(id)
 	}
-	if ev := reg.resolve(aboutSRQ, srqID, EventSRQLimitReached, 0); ev.SRQ != srq {
-		t.Errorf("SRQ: %+v", ev)
-	}
-	if ev := reg.resolve(aboutDevice, 0, EventPortErr, 2); ev.Port != 2 || ev.String() != "port 2: port error" {
-		t.Errorf("port: %v", ev)
-	}
-	if ev := reg.resolve(aboutCQ, cqID, EventCQErr, 0); ev.CQ != cq || !cq.Overrun() {
-		t.Errorf("CQ: %+v, overrun %v", ev, cq.Overrun())
-	}
-	drop(reg, reg.qps, qpID)
-	if ev := reg.resolve(aboutQP, qpID, EventQPFatal, 0); ev.QP != nil {
-		t.Errorf("closed QP: %+v", ev)
-	}
-	// Another kind of object under the same number is not taken for it.
-	if ev := reg.resolve(aboutQP, cqID, EventQPFatal, 0); ev.QP != nil {
-		t.Errorf("number of a CQ: %+v", ev)
-	}
-	runtime.KeepAlive(srq)
-}
-
-func TestFullEventChannelLosesTheOldest(t *testing.T) {
-	s := &eventSource{out: make(chan Event, 2), lost: new(atomic.Uint64)}
-	for port := 1; port <= 5; port++ {
-		s.deliver(Event{Type: EventPortErr, Port: port})
-	}
-	if a, b := <-s.out, <-s.out; a.Port != 4 || b.Port != 5 || s.lost.Load() != 3 {
-		t.Errorf("kept ports %d and %d, lost %d; want 4, 5 and 3", a.Port, b.Port, s.lost.Load())
+	if !cq.overrun.Load() || other.overrun.Load() {
+		t.Errorf("overrun %v, of a closed CQ %v", cq.overrun.Load(), other.overrun.Load())
 	}
 }
 

@@ -37,9 +37,6 @@ func (x *Context) AllocPD() (*PD, error) {
 	return p, nil
 }
 
-// Context returns the device.
-func (p *PD) Context() *Context { return p.dev }
-
 // Close frees the domain. It is refused with ErrBusy while objects made in it are open.
 func (p *PD) Close() error {
 	return p.close(func() error {
@@ -57,14 +54,10 @@ type MR struct {
 	addr       uint64
 	length     uint64
 	lkey, rkey uint32
-	access     Access
 }
 
 func (p *PD) register(addr uintptr, length uint64, access Access) (*MR, error) {
 	const op = "ibv_reg_mr"
-	if access&AccessOnDemand != 0 && p.dev.attr.ODP.General == 0 {
-		return nil, lacks(op, p.dev.info.Name, "on-demand paging")
-	}
 	m := &MR{object: object{dev: p.dev, parents: []*object{&p.object}, kind: "MR", name: fmt.Sprintf("MR of %d bytes at %#x", length, addr)}}
 	if err := m.adopt(op); err != nil {
 		return nil, err
@@ -74,7 +67,7 @@ func (p *PD) register(addr uintptr, length uint64, access Access) (*MR, error) {
 		m.orphan(m.parents)
 		return nil, p.explainReg(op, addr, length, access, errnoPtr(err))
 	}
-	m.c, m.addr, m.length, m.access = c, uint64(addr), length, access
+	m.c, m.addr, m.length = c, uint64(addr), length
 	m.lkey, m.rkey = uint32(c.lkey), uint32(c.rkey)
 	m.handle = handle.New(m, "MR", m.name)
 	return m, nil
@@ -115,15 +108,12 @@ func (m *MR) Addr() uint64 { return m.addr }
 // Len returns how many bytes it has.
 func (m *MR) Len() uint64 { return m.length }
 
-// Access returns what it was registered for.
-func (m *MR) Access() Access { return m.access }
-
 // Close takes the region away from the device. Requests in flight that use it fail; let them
 // complete first.
 func (m *MR) Close() error {
 	return m.close(func() error {
 		if rc, err := C.ibv_dereg_mr(m.c); rc != 0 {
-			return m.fail("ibv_dereg_mr", errnoRC(rc, err), "", "close the memory windows bound to it first")
+			return m.fail("ibv_dereg_mr", errnoRC(rc, err), "", "")
 		}
 		return nil
 	})

@@ -38,7 +38,6 @@ type QPCaps struct {
 type QP struct {
 	object
 	c    *C.struct_ibv_qp
-	id   uint64
 	typ  QPType
 	num  uint32
 	caps QPCaps
@@ -100,11 +99,8 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	if err := q.adopt(op); err != nil {
 		return nil, err
 	}
-	q.id = put(x.reg, x.reg.qps, q)
-	C.ibc_set_qp_id(&attr, C.uint64_t(q.id))
 	c, err := C.ibv_create_qp(p.c, &attr)
 	if c == nil {
-		drop(x.reg, x.reg.qps, q.id)
 		q.orphan(q.parents)
 		return nil, x.explainCreateQP(op, cfg, errnoPtr(err))
 	}
@@ -144,9 +140,6 @@ func (x *Context) explainCreateQP(op string, cfg QPConfig, errno syscall.Errno) 
 
 // Num returns the QP number, which a peer needs to know.
 func (q *QP) Num() uint32 { return q.num }
-
-// Type returns the transport service.
-func (q *QP) Type() QPType { return q.typ }
 
 // Caps returns what the queue pair was given.
 func (q *QP) Caps() QPCaps { return q.caps }
@@ -257,38 +250,6 @@ func (q *QP) explainModify(op string, from QPState, a *QPAttr, mask AttrMask, er
 	return e
 }
 
-// QPInfo is the state of a queue pair as the device sees it.
-type QPInfo struct {
-	QPAttr
-	Caps     QPCaps
-	Draining bool
-}
-
-// Query asks the device for the QP's state and attributes. Those that the QP has not been given yet
-// are undefined.
-func (q *QP) Query() (QPInfo, error) {
-	const op = "ibv_query_qp"
-	if err := q.use(op); err != nil {
-		return QPInfo{}, err
-	}
-	defer q.done()
-	var c C.struct_ibv_qp_attr
-	var init C.struct_ibv_qp_init_attr
-	const all = AttrState | AttrAccess | AttrPKeyIndex | AttrPort | AttrQKey | AttrPathMTU | AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrRQPSN |
-		AttrMaxReadAtomic | AttrMinRNRTimer | AttrSQPSN | AttrMaxDestRdAtomic | AttrCap | AttrDestQPN
-	if rc, err := C.ibv_query_qp(q.c, &c, C.int(all), &init); rc != 0 {
-		return QPInfo{}, q.fail(op, errnoRC(rc, err), "", "")
-	}
-	return QPInfo{
-		QPAttr: QPAttr{State: QPState(c.qp_state), CurState: QPState(c.cur_qp_state), Access: Access(c.qp_access_flags), PKeyIndex: uint16(c.pkey_index), Port: int(c.port_num),
-			QKey: uint32(c.qkey), PathMTU: MTU(c.path_mtu), Timeout: uint8(c.timeout), RetryCount: uint8(c.retry_cnt), RNRRetry: uint8(c.rnr_retry), RQPSN: uint32(c.rq_psn),
-			SQPSN: uint32(c.sq_psn), MaxReadAtomic: uint8(c.max_rd_atomic), MaxDestRdAtomic: uint8(c.max_dest_rd_atomic), MinRNRTimer: uint8(c.min_rnr_timer), DestQPN: uint32(c.dest_qp_num)},
-		Caps: QPCaps{MaxSendWR: int(c.cap.max_send_wr), MaxRecvWR: int(c.cap.max_recv_wr), MaxSendSGE: int(c.cap.max_send_sge),
-			MaxRecvSGE: int(c.cap.max_recv_sge), MaxInline: int(c.cap.max_inline_data)},
-		Draining: c.sq_draining != 0,
-	}, nil
-}
-
 // Close destroys the queue pair. It is refused with ErrBusy while a doorbell holds a sub-chain for
 // it. What was posted makes no completion any more.
 func (q *QP) Close() error {
@@ -296,7 +257,6 @@ func (q *QP) Close() error {
 		if rc, err := C.ibv_destroy_qp(q.c); rc != 0 {
 			return q.fail("ibv_destroy_qp", errnoRC(rc, err), "", "")
 		}
-		drop(q.dev.reg, q.dev.reg.qps, q.id)
 		return nil
 	})
 }

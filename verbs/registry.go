@@ -7,38 +7,41 @@ import (
 	"weak"
 )
 
-// registry finds the Go object of an event from the number that its C object carries. It holds its
-// objects weakly, so that a forgotten one is noticed.
+// registry finds the CQ of an event from the number that its C object carries. It holds its CQs
+// weakly, so that a forgotten one is noticed.
 type registry struct {
 	mu   sync.Mutex
 	next uint64
 	cqs  map[uint64]weak.Pointer[CQ]
-	qps  map[uint64]weak.Pointer[QP]
-	srqs map[uint64]weak.Pointer[SRQ]
 }
 
-func newRegistry() *registry {
-	return &registry{cqs: map[uint64]weak.Pointer[CQ]{}, qps: map[uint64]weak.Pointer[QP]{}, srqs: map[uint64]weak.Pointer[SRQ]{}}
-}
+func newRegistry() *registry { return &registry{cqs: map[uint64]weak.Pointer[CQ]{}} }
 
-// put stores an object in one of the maps under a new number, before the C object exists, so that
-// no event comes too early.
-func put[T any](r *registry, m map[uint64]weak.Pointer[T], x *T) uint64 {
+// put stores a CQ under a new number, before the C object exists, so that no event comes too early.
+func (r *registry) put(q *CQ) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.next++
-	m[r.next] = weak.Make(x)
+	r.cqs[r.next] = weak.Make(q)
 	return r.next
 }
 
-func get[T any](r *registry, m map[uint64]weak.Pointer[T], id uint64) *T {
+// get returns nil where the CQ was closed meanwhile.
+func (r *registry) get(id uint64) *CQ {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return m[id].Value()
+	return r.cqs[id].Value()
 }
 
-func drop[T any](r *registry, m map[uint64]weak.Pointer[T], id uint64) {
+// overrun notes that a CQ has lost completions.
+func (r *registry) overrun(id uint64) {
+	if q := r.get(id); q != nil {
+		q.overrun.Store(true)
+	}
+}
+
+func (r *registry) drop(id uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(m, id)
+	delete(r.cqs, id)
 }

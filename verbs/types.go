@@ -37,22 +37,12 @@ func flagString(names []string, v uint64) string {
 // NodeType says what kind of node a device is.
 type NodeType int
 
-const (
-	NodeCA   NodeType = 1 // InfiniBand or RoCE channel adapter
-	NodeRNIC NodeType = 4 // iWARP
-)
-
 func (t NodeType) String() string {
 	return enumString("node type", map[int]string{1: "CA", 2: "switch", 3: "router", 4: "RNIC", 5: "usNIC", 6: "usNIC UDP", 7: "unspecified"}, int(t))
 }
 
-// Transport is the protocol family of a device. RoCE is TransportIB over an Ethernet port.
+// Transport is the protocol family of a device. RoCE is InfiniBand over an Ethernet port.
 type Transport int
-
-const (
-	TransportIB    Transport = 0
-	TransportIWARP Transport = 1
-)
 
 func (t Transport) String() string {
 	return enumString("transport", map[int]string{0: "InfiniBand", 1: "iWARP", 2: "usNIC", 3: "usNIC UDP", 4: "unspecified"}, int(t))
@@ -62,9 +52,8 @@ func (t Transport) String() string {
 type LinkLayer uint8
 
 const (
-	LinkUnspecified LinkLayer = 0
-	LinkInfiniBand  LinkLayer = 1
-	LinkEthernet    LinkLayer = 2
+	LinkInfiniBand LinkLayer = 1
+	LinkEthernet   LinkLayer = 2
 )
 
 func (l LinkLayer) String() string {
@@ -75,12 +64,10 @@ func (l LinkLayer) String() string {
 type PortState int
 
 const (
-	PortNop         PortState = 0
-	PortDown        PortState = 1
-	PortInit        PortState = 2
-	PortArmed       PortState = 3
-	PortActive      PortState = 4
-	PortActiveDefer PortState = 5
+	PortDown   PortState = 1
+	PortInit   PortState = 2
+	PortArmed  PortState = 3
+	PortActive PortState = 4
 )
 
 func (s PortState) String() string {
@@ -126,7 +113,7 @@ func (a AtomicCap) String() string {
 	return enumString("atomic capability", map[int]string{0: "none", 1: "HCA", 2: "global"}, int(a))
 }
 
-// Access flags of memory regions, memory windows and queue pairs.
+// Access flags of memory regions and queue pairs.
 type Access uint32
 
 const (
@@ -134,12 +121,6 @@ const (
 	AccessRemoteWrite  Access = 1 << 1 // needs AccessLocalWrite
 	AccessRemoteRead   Access = 1 << 2
 	AccessRemoteAtomic Access = 1 << 3 // needs AccessLocalWrite
-	AccessMWBind       Access = 1 << 4 // windows may be bound to the region
-	AccessZeroBased    Access = 1 << 5
-	// Page faults instead of pinned pages, where the device has ODP
-	AccessOnDemand        Access = 1 << 6
-	AccessHugeTLB         Access = 1 << 7
-	AccessRelaxedOrdering Access = 1 << 20 // optional: ignored by devices without it
 
 	// AccessAll is what a segment needs that peers put to, get from and update.
 	AccessAll = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
@@ -166,54 +147,18 @@ func (t QPType) String() string {
 type QPState int
 
 const (
-	StateReset   QPState = 0
-	StateInit    QPState = 1
-	StateRTR     QPState = 2 // ready to receive
-	StateRTS     QPState = 3 // ready to send
-	StateSQD     QPState = 4 // send queue drained
-	StateSQE     QPState = 5 // send queue error
-	StateErr     QPState = 6
-	StateUnknown QPState = 7
+	StateReset QPState = 0
+	StateInit  QPState = 1
+	StateRTR   QPState = 2 // ready to receive
+	StateRTS   QPState = 3 // ready to send
+	StateSQD   QPState = 4 // send queue drained
+	StateSQE   QPState = 5 // send queue error
+	StateErr   QPState = 6
 )
 
 func (s QPState) String() string {
 	return enumString("QP state", map[int]string{0: "RESET", 1: "INIT", 2: "RTR", 3: "RTS", 4: "SQD", 5: "SQE", 6: "ERR", 7: "unknown"}, int(s))
 }
-
-// EventType is the type of an asynchronous event (man ibv_get_async_event).
-type EventType int
-
-const (
-	EventCQErr            EventType = 0 // overrun: completions are lost
-	EventQPFatal          EventType = 1
-	EventQPReqErr         EventType = 2
-	EventQPAccessErr      EventType = 3
-	EventCommEst          EventType = 4
-	EventSQDrained        EventType = 5
-	EventPathMig          EventType = 6
-	EventPathMigErr       EventType = 7
-	EventDeviceFatal      EventType = 8
-	EventPortActive       EventType = 9
-	EventPortErr          EventType = 10
-	EventLIDChange        EventType = 11
-	EventPKeyChange       EventType = 12
-	EventSMChange         EventType = 13
-	EventSRQErr           EventType = 14
-	EventSRQLimitReached  EventType = 15
-	EventQPLastWQEReached EventType = 16
-	EventClientReregister EventType = 17
-	EventGIDChange        EventType = 18
-	EventWQFatal          EventType = 19
-)
-
-var eventNames = map[int]string{
-	0: "CQ error (overrun)", 1: "QP fatal error", 2: "QP request error", 3: "QP access error", 4: "communication established",
-	5: "send queue drained", 6: "path migrated", 7: "path migration failed", 8: "device fatal error", 9: "port active", 10: "port error",
-	11: "LID changed", 12: "P_Key table changed", 13: "subnet manager changed", 14: "SRQ error", 15: "SRQ limit reached",
-	16: "last WQE reached", 17: "client reregister", 18: "GID table changed", 19: "WQ fatal error",
-}
-
-func (t EventType) String() string { return enumString("event", eventNames, int(t)) }
 
 // ForkStatus says whether fork without exec is safe for registered memory.
 type ForkStatus int

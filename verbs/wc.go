@@ -1,7 +1,6 @@
 package verbs
 
 import (
-	"encoding/binary"
 	"fmt"
 	"syscall"
 	"unsafe"
@@ -18,7 +17,7 @@ type WC struct {
 	Opcode       WCOpcode
 	VendorErr    uint32
 	ByteLen      uint32 // of receives, READs and atomics
-	imm          uint32 // network order, or an invalidated rkey
+	_            uint32 // immediate data, or an invalidated rkey
 	QPNum        uint32 // the local QP
 	SrcQP        uint32 // the sender's QP; UD only
 	Flags        WCFlags
@@ -35,12 +34,7 @@ type WCFlags uint32
 const (
 	// UD: the first 40 bytes of the buffer hold the GRH (on InfiniBand; RoCE always reserves them)
 	WCWithGRH WCFlags = 1 << 0
-	WCWithImm WCFlags = 1 << 1
-	WCWithInv WCFlags = 1 << 3
 )
-
-// Imm returns the immediate data in host order, and whether there is any.
-func (w *WC) Imm() (v uint32, ok bool) { return ntoh32(w.imm), w.Flags&WCWithImm != 0 }
 
 // Err returns nil for a success, else a *WCError.
 func (w *WC) Err() error {
@@ -54,19 +48,13 @@ func (w *WC) Err() error {
 type WCOpcode uint32
 
 const (
-	WCSend         WCOpcode = 0
-	WCWrite        WCOpcode = 1
-	WCRead         WCOpcode = 2
-	WCCompareSwap  WCOpcode = 3
-	WCFetchAdd     WCOpcode = 4
-	WCBindMW       WCOpcode = 5
-	WCLocalInv     WCOpcode = 6
-	WCRecv         WCOpcode = 1 << 7
-	WCRecvWriteImm WCOpcode = WCRecv | 1
+	WCSend        WCOpcode = 0
+	WCWrite       WCOpcode = 1
+	WCRead        WCOpcode = 2
+	WCCompareSwap WCOpcode = 3
+	WCFetchAdd    WCOpcode = 4
+	WCRecv        WCOpcode = 1 << 7
 )
-
-// IsRecv reports whether a receive request was consumed.
-func (o WCOpcode) IsRecv() bool { return o&WCRecv != 0 }
 
 func (o WCOpcode) String() string {
 	return enumString("completion opcode", map[int]string{0: "SEND", 1: "WRITE", 2: "READ", 3: "CMP_SWAP", 4: "FETCH_ADD", 5: "BIND_MW", 6: "LOCAL_INV", 128: "RECV", 129: "RECV_WRITE_WITH_IMM"}, int(o))
@@ -178,17 +166,5 @@ func (e *WCError) Error() string {
 
 // Unwrap lets errors.Is find the status and its errno.
 func (e *WCError) Unwrap() []error { return []error{e.Status, e.Status.Errno()} }
-
-// hton32 and ntoh32 convert immediate data, which the interface carries in network order.
-func hton32(v uint32) uint32 {
-	if littleEndian {
-		return v<<24 | v>>24 | v<<8&0xff0000 | v>>8&0xff00
-	}
-	return v
-}
-
-func ntoh32(v uint32) uint32 { return hton32(v) }
-
-var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
 const sizeofWC = unsafe.Sizeof(WC{})

@@ -1,7 +1,6 @@
 package verbs
 
 import (
-	"encoding/binary"
 	"errors"
 	"strings"
 	"syscall"
@@ -32,23 +31,5 @@ func TestEveryStatusHasTextAndErrno(t *testing.T) {
 	}
 	if s := WCStatus(99); s.Error() != "completion status 99" || s.Errno() != syscall.EIO {
 		t.Errorf("unknown status: %q, %v", s.Error(), s.Errno())
-	}
-}
-
-func TestImmediateDataIsCarriedInNetworkOrder(t *testing.T) {
-	var w SendWR
-	w.SetImm(0x01020304)
-	var b [4]byte
-	binary.NativeEndian.PutUint32(b[:], w.imm)
-	if b != [4]byte{1, 2, 3, 4} {
-		t.Errorf("in memory: %v", b)
-	}
-	wc := WC{imm: w.imm, Flags: WCWithImm}
-	if v, ok := wc.Imm(); v != 0x01020304 || !ok {
-		t.Errorf("back: %#x, %v", v, ok)
-	}
-	wc.Flags = 0
-	if _, ok := wc.Imm(); ok {
-		t.Error("no immediate data, but reported")
 	}
 }

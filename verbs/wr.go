@@ -9,12 +9,9 @@ const (
 	OpWrite       Opcode = 0
 	OpWriteImm    Opcode = 1
 	OpSend        Opcode = 2
-	OpSendImm     Opcode = 3
 	OpRead        Opcode = 4
 	OpCompareSwap Opcode = 5
 	OpFetchAdd    Opcode = 6
-	OpLocalInv    Opcode = 7
-	OpBindMW      Opcode = 8
 )
 
 func (o Opcode) String() string {
@@ -25,7 +22,6 @@ func (o Opcode) String() string {
 type SendFlags uint32
 
 const (
-	Fence     SendFlags = 1 << 0 // wait for earlier READs and atomics of this QP
 	Signaled  SendFlags = 1 << 1 // make a completion also when it succeeds
 	Solicited SendFlags = 1 << 2 // wake a receiver that armed for solicited events
 	// Copy the data at the post: the buffer is free again at once, and needs no lkey
@@ -49,7 +45,7 @@ type SendWR struct {
 	numSGE int32
 	Opcode Opcode
 	Flags  SendFlags
-	imm    uint32
+	_      uint32 // immediate data
 
 	// union wr: rdma {addr, rkey}, atomic {addr, compare/add, swap, rkey}, ud {ah, qpn, qkey}
 	remote uint64
@@ -57,21 +53,9 @@ type SendWR struct {
 	w2     uint64
 	w3     uint64
 
-	_ uint64 // union qp_type
-
-	// union bind_mw, tso
-	mw       uintptr
-	mwRKey   uint32
-	_        uint32
-	mwMR     uintptr
-	mwAddr   uint64
-	mwLength uint64
-	mwAccess uint32
-	_        uint32
+	_ uint64    // union qp_type
+	_ [6]uint64 // union bind_mw, tso
 }
-
-// SetImm sets the immediate data of SEND_WITH_IMM and WRITE_WITH_IMM, in host order.
-func (w *SendWR) SetImm(v uint32) { w.imm = hton32(v) }
 
 // SetNumSGE sets how many of the slot's scatter entries are used.
 func (w *SendWR) SetNumSGE(n int) { w.numSGE = int32(n) }
@@ -114,6 +98,3 @@ type RecvWR struct {
 	numSGE int32
 	_      uint32
 }
-
-// SetNumSGE sets how many of the slot's scatter entries are used.
-func (w *RecvWR) SetNumSGE(n int) { w.numSGE = int32(n) }

@@ -48,7 +48,7 @@ func On(t testing.TB, n int, open func(rank int, m *segment.Mapping) (fabric.Net
 		}
 		defer nets[i].Close()
 		ranks[i] = &realRank{rank: newRank(i, n, nets[i])}
-		ranks[i].sharing.SetRanks((n + runtime.NumCPU() - 1) / runtime.NumCPU(), true)
+		ranks[i].sharing.SetRanks((n+runtime.NumCPU()-1)/runtime.NumCPU(), true)
 		ranks[i].place(specs, offs, m.Bytes())
 	}
 	if err := fabrictest.Connect(ctx, nets); err != nil {
@@ -86,7 +86,7 @@ type realRank struct {
 func (r *realRank) Host() env.Host { return env.Goroutines{} }
 
 func (r *realRank) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value uint64, stop func() error) error {
-	return env.WaitWord(ctx, &r.sharing, word, c, value, stop)
+	return fabric.WaitWord(ctx, &spin.Waiter{Sharing: &r.sharing}, word, c, value, stop)
 }
 
 func (r *realRank) Crowded() bool { return r.sharing.Crowded() }

@@ -319,51 +319,8 @@ func (g *group) memoryLife() {
 	g.must("close of memory behind the network", m.Close())
 }
 
-// fences: behind one, a get reads what was put before it, and a put does not change what was got
-// before it.
-func (g *group) fences() {
-	l := g.lane(0)
-	n := min(g.o.SegmentSize/4, 100<<10)
-	old, new := g.random(n), g.random(n)
-	got, late := make([]byte, n), make([]byte, n)
-	for round := range min(g.o.Rounds, 100) {
-		size := 1 + g.rng.IntN(n)
-		copy(g.ranks[1].Segment, old)
-		step := func(what string, h fabric.Handle, err error) {
-			g.Helper()
-			if g.must(what, err); h != fabric.Done {
-				l.Abandon(h)
-			}
-		}
-		implicit := fabric.Flag(round%2) * fabric.Implicit
-		h, err := l.Get(1, 0, got[:size], implicit)
-		step("get", h, err)
-		g.must("fence", l.Fence(g.ctx, 1))
-		h, err = l.Put(1, 0, new[:size], implicit)
-		step("put", h, err)
-		if round%3 == 0 { // an atomic that may take several requests
-			_, h, err = l.Atomic(1, uint64(n+8)&^7, fabric.Atomic{Op: fabric.Swap, Operand: 1}, 0)
-			step("swap", h, err)
-		}
-		g.must("fence", l.Fence(g.ctx, 1))
-		var b fabric.Batch
-		b.Get(1, 0, late[:size])
-		g.must("post", l.Post(&b, nil, 0))
-		g.must("flush of the peer", l.FlushPeer(g.ctx, 1))
-		g.same("get in front of a put", got[:size], old[:size])
-		g.same("get behind a put", late[:size], new[:size])
-	}
-	var re *fabric.RankError
-	if err := l.Fence(g.ctx, g.o.Ranks); !errors.As(err, &re) {
-		g.Fatalf("fence of no rank: %v", err)
-	}
-	if err := l.FlushPeer(g.ctx, -1); !errors.As(err, &re) {
-		g.Fatalf("flush of no rank: %v", err)
-	}
-}
-
-// flushPeer completes what goes to one peer, and keeps others' errors for others.
-func (g *group) flushPeer() {
+// flushNames: a flush names what a dead peer has lost; a group has its own error only.
+func (g *group) flushNames() {
 	l := g.lane(0)
 	data := g.random(100)
 	cause := errors.New("it was killed")
@@ -372,8 +329,8 @@ func (g *group) flushPeer() {
 			_, err := l.Put(peer, uint64(100*i), data, fabric.Implicit)
 			g.must("put", err)
 		}
-		g.must("flush of a peer", l.FlushPeer(g.ctx, 1))
-		g.same("segment after the flush of its rank", g.ranks[1].Segment[100*i:100*i+100], data)
+		g.must("flush", l.Flush(g.ctx))
+		g.same("segment after the flush", g.ranks[1].Segment[100*i:100*i+100], data)
 	}
 	g.ranks[0].Net.PeerDown(1, cause)
 	var b fabric.Batch
@@ -387,13 +344,12 @@ func (g *group) flushPeer() {
 	g.must("group", g.told(l, &q, 1)[0].Err)
 	b.Reset()
 	b.Put(1, 64, data)
-	g.must("flush of a peer that lives", l.FlushPeer(g.ctx, 0))
-	for _, flush := range []func() error{
-		func() error { return l.FlushPeer(g.ctx, 1) },
-		func() error { g.must("post", l.Post(&b, nil, 0)); return l.Flush(g.ctx) },
-	} {
+	for round := range 2 {
+		if round > 0 {
+			g.must("post", l.Post(&b, nil, 0))
+		}
 		var oe *fabric.OpError
-		err := flush()
+		err := l.Flush(g.ctx)
 		if !errors.As(err, &oe) || !errors.Is(err, fabric.ErrPeerDown) || !errors.Is(err, cause) {
 			g.Fatalf("flush after a death: %v", err)
 		}
@@ -423,8 +379,8 @@ func (g *group) awaits() {
 		if err := l.Await(over, &q); err != nil && !errors.Is(err, cause) {
 			g.Fatalf("await with a cancelled context: %v", err)
 		}
-		if err := l.FlushPeer(over, 1); err != nil && !errors.Is(err, cause) {
-			g.Fatalf("flush of a peer with a cancelled context: %v", err)
+		if err := l.Flush(over); err != nil && !errors.Is(err, cause) {
+			g.Fatalf("flush with a cancelled context: %v", err)
 		}
 		g.must("group", g.told(l, &q, 1)[0].Err)
 	}

@@ -121,8 +121,7 @@ var cases = []check{
 	{"SwapsOfManyLanesLoseNothing", (*group).concurrentSwaps},
 	{"DataIsThereWhenTheFlagIs", (*group).messagePassing},
 	{"FlushOrdersPutsBeforeGets", (*group).flushOrders},
-	{"FencesOrderGetsAndPuts", (*group).fences},
-	{"FlushPeerIsForOnePeer", (*group).flushPeer},
+	{"FlushNamesWhatADeadPeerLost", (*group).flushNames},
 	{"QuietLanesHaveNothingInFlight", (*group).quiet},
 
 	{"EveryRankReachesEveryRankAtOnce", (*group).crowd},

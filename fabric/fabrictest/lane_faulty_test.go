@@ -13,25 +13,23 @@ type fault struct {
 	name   string
 	caught []string
 
-	put       func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error)
-	get       func(l *faultyLane, peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Handle, error)
-	atomic    func(l *faultyLane, peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, error)
-	flush     func(l *faultyLane, ctx context.Context) error
-	wait      func(l *faultyLane, ctx context.Context, h fabric.Handle) (uint64, error)
-	word      func(l *faultyLane, ctx context.Context, word *uint64, c fabric.Cond, v uint64, stop func() error) error
-	post      func(l *faultyLane, b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error
-	await     func(l *faultyLane, ctx context.Context, q *fabric.Completions) error
-	fence     func(l *faultyLane, ctx context.Context, peer int) error
-	flushPeer func(l *faultyLane, ctx context.Context, peer int) error
-	register  func(l *faultyLane, b []byte) (*fabric.Memory, error)
-	quiet     func(l *faultyLane, peer int) bool
-	abandon   func(l *faultyLane, h fabric.Handle)
-	mapped    func(l *faultyLane, peer int) []byte
-	down      func(n *faultyNet, rank int, cause error)
-	reach     func(n *faultyNet, rank int, addr []byte) error
-	newLane   func(n *faultyNet) (fabric.Lane, error)
-	netEnd    func(n *faultyNet) error
-	limits    func(l fabric.Limits) fabric.Limits
+	put      func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error)
+	get      func(l *faultyLane, peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Handle, error)
+	atomic   func(l *faultyLane, peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, error)
+	flush    func(l *faultyLane, ctx context.Context) error
+	wait     func(l *faultyLane, ctx context.Context, h fabric.Handle) (uint64, error)
+	word     func(l *faultyLane, ctx context.Context, word *uint64, c fabric.Cond, v uint64, stop func() error) error
+	post     func(l *faultyLane, b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error
+	await    func(l *faultyLane, ctx context.Context, q *fabric.Completions) error
+	register func(l *faultyLane, b []byte) (*fabric.Memory, error)
+	quiet    func(l *faultyLane, peer int) bool
+	abandon  func(l *faultyLane, h fabric.Handle)
+	mapped   func(l *faultyLane, peer int) []byte
+	down     func(n *faultyNet, rank int, cause error)
+	reach    func(n *faultyNet, rank int, addr []byte) error
+	newLane  func(n *faultyNet) (fabric.Lane, error)
+	netEnd   func(n *faultyNet) error
+	limits   func(l fabric.Limits) fabric.Limits
 }
 
 type faultyNet struct {
@@ -144,20 +142,6 @@ func (l *faultyLane) Await(ctx context.Context, q *fabric.Completions) error {
 		return l.await(l, ctx, q)
 	}
 	return l.Lane.Await(ctx, q)
-}
-
-func (l *faultyLane) Fence(ctx context.Context, peer int) error {
-	if l.fence != nil {
-		return l.fence(l, ctx, peer)
-	}
-	return l.Lane.Fence(ctx, peer)
-}
-
-func (l *faultyLane) FlushPeer(ctx context.Context, peer int) error {
-	if l.flushPeer != nil {
-		return l.flushPeer(l, ctx, peer)
-	}
-	return l.Lane.FlushPeer(ctx, peer)
 }
 
 func (l *faultyLane) Quiet(peer int) bool {

@@ -118,12 +118,6 @@ func (g *group) allocations() {
 				q.Take(told[:])
 			}
 		},
-		"flush and fence of a peer": func() {
-			wait(l.Put(1, 0, small, fabric.Implicit))
-			wait(fabric.Done, l.Fence(g.ctx, 1))
-			wait(l.Put(1, 0, small, fabric.Implicit))
-			wait(fabric.Done, l.FlushPeer(g.ctx, 1))
-		},
 	} {
 		if n := testing.AllocsPerRun(100, f); n != 0 && !(g.o.LargeAllocates && strings.HasPrefix(what, "large")) {
 			g.Errorf("%s: %v allocations", what, n)
@@ -257,7 +251,6 @@ func (g *base) closedLane(l fabric.Lane) {
 	for op, err := range map[string]error{
 		"put": perr, "get": gerr, "atomic": aerr, "register": rerr, "flush": l.Flush(g.ctx),
 		"post": l.Post(new(fabric.Batch), nil, 0), "await": l.Await(g.ctx, new(fabric.Completions)),
-		"flush of a peer": l.FlushPeer(g.ctx, 1), "fence": l.Fence(g.ctx, 1),
 	} {
 		if !errors.Is(err, os.ErrClosed) {
 			g.Fatalf("%s on a closed lane: %v, want os.ErrClosed", op, err)

@@ -34,7 +34,7 @@ func (g *group) quiet() {
 		if sum += uint64(i); l.Quiet(-1) && *wordAt(seg, word) != sum {
 			g.Fatalf("round %d: quiet, and an atomic has not happened: %d, want %d", i, *wordAt(seg, word), sum)
 		}
-		g.must("fence", l.Fence(g.ctx, 1))
+		g.must("flush before the get", l.Flush(g.ctx))
 		_, err = l.Get(1, 0, dst, fabric.Implicit)
 		g.must("get", err)
 		if l.Quiet(1) && !bytes.Equal(dst, src) {
@@ -43,16 +43,13 @@ func (g *group) quiet() {
 		if all := l.Quiet(-1); all && !l.Quiet(1) {
 			g.Fatalf("round %d: quiet to all, and not to rank 1", i)
 		}
-		switch i % 3 {
+		switch i % 2 {
 		case 0:
 			for !l.Quiet(1) || !l.Quiet(-1) {
 				g.get(l, 1, word, 8)
 				g.must("a lane that does not become quiet", g.ctx.Err())
 			}
 		case 1:
-			g.must("flush of a peer", l.FlushPeer(g.ctx, 1))
-			calm("after a flush of the peer")
-		case 2:
 			g.must("flush", l.Flush(g.ctx))
 			calm("after a flush")
 		}
@@ -65,8 +62,8 @@ func (g *group) quiet() {
 			if l.Quiet(-1) && !l.Quiet(2) {
 				g.Fatalf("round %d: quiet to all, and not to rank 2", i)
 			}
-			g.must("flush", l.FlushPeer(g.ctx, 2))
-			calm("after a flush of another peer")
+			g.must("flush", l.Flush(g.ctx))
+			calm("after a flush of all")
 		}
 	}
 }

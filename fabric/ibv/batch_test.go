@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
-	"github.com/ibconduit/conduit/verbs"
 )
 
 // calls is how often a lane crossed into C to post or poll.
@@ -186,32 +185,6 @@ func TestGroupsThatEndWithNothingDrain(t *testing.T) {
 		}
 		r.idle(l)
 	}
-}
-
-// A fence is a flag of the next work request to the peer, and no call.
-func TestAFenceIsAFlag(t *testing.T) {
-	r := newRig(t, 2, Config{})
-	l := r.lane(0)
-	_, err := l.Get(1, 0, make([]byte, 100), fabric.Implicit)
-	r.must("get", err)
-	at := calls(l)
-	r.must("fence", l.Fence(r.ctx, 1))
-	r.must("fence of another", l.Fence(r.ctx, 0))
-	if got := calls(l) - at; got != 0 {
-		t.Errorf("%d calls", got)
-	}
-	var b fabric.Batch
-	b.Put(1, 0, word(1))
-	b.Put(1, 8, word(1))
-	b.Put(0, 8, word(1))
-	r.must("post", l.Post(&b, nil, 0))
-	for i, want := range []bool{true, false, false} {
-		if got := l.set.tx.chain.WR(i).Flags&verbs.Fence != 0; got != want {
-			t.Errorf("fence flag of work request %d: %v", i, got)
-		}
-	}
-	r.must("flush", l.Flush(r.ctx))
-	r.idle(l)
 }
 
 // A lane that is closed with a batch in flight tells nothing any more, and keeps its memory until

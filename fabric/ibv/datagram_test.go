@@ -112,7 +112,7 @@ func TestDatagramsOfOthersAreRecognized(t *testing.T) {
 		return b
 	}
 	end := func(link verbs.LinkLayer, typ verbs.GIDType, a string, lid uint16) *verbs.PathEnd {
-		return &verbs.PathEnd{LinkLayer: link, GIDType: typ, GID: verbs.GIDFrom(netip.MustParseAddr(a)), LID: lid}
+		return &verbs.PathEnd{LinkLayer: link, GIDType: typ, GID: netip.MustParseAddr(a).As16(), LID: lid}
 	}
 	eth, ib := verbs.LinkEthernet, verbs.LinkInfiniBand
 	for _, c := range []struct {

@@ -71,11 +71,13 @@ func TestALostCompletionQueueFailsItsLane(t *testing.T) {
 		b.Tag(fabric.Tag(i))
 	}
 	r.must("post", l.Post(&b, &q, 0))
-	for !e.cq.Overrun() {
+	for overrun := false; !overrun; {
 		if r.ctx.Err() != nil {
 			t.Fatalf("the device's queue of %d entries took %d completions", e.cq.Cap(), b.Len())
 		}
 		time.Sleep(time.Millisecond)
+		_, err := e.tx.bell.Ring(0, 0)
+		overrun = errors.Is(err, verbs.ErrOverrun)
 	}
 	lost := 0
 	for q.InFlight()+q.Len() > 0 {

@@ -91,7 +91,6 @@ func (m *messageRig) writeWithImmediate(from, to, n int) {
 	c, tx := p.conns.peers[to].conn, &p.out.tx
 	slot, w := tx.slot(&c.q, uint64(len(tx.requests))) // of no message
 	w.Opcode, w.Flags = verbs.OpWriteImm, verbs.Signaled
-	w.SetImm(1)
 	w.SetRemote(c.q.base, c.q.rkey)
 	tx.chain.SetLocal(slot, addrOf(p.datagrams.outBytes(0)), uint32(n), p.mr.LKey())
 	m.must("flush", p.flushLocked())

@@ -7,13 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
-	"sync/atomic"
-	"time"
 
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/internal/spin"
-	"github.com/ibconduit/conduit/verbs"
 )
 
 var errSpent = errors.New("ibv: no such operation: its handle was collected already, or is another lane's")
@@ -108,25 +104,6 @@ func (l *lane) Flush(ctx context.Context) error {
 	return e.failed.Take()
 }
 
-// FlushPeer blocks until nothing of the lane to a peer is in flight.
-func (l *lane) FlushPeer(ctx context.Context, peer int) error {
-	e, err := l.enter("flush")
-	if err != nil {
-		return err
-	}
-	defer l.guard.Exit()
-	q, err := e.served("flush", peer)
-	if err != nil {
-		return err
-	}
-	if q != nil {
-		if err := e.drainPeer(ctx, q); err != nil {
-			return err
-		}
-	}
-	return e.failed.TakePeer(peer)
-}
-
 // Quiet reports whether nothing of the lane to a peer is in flight.
 func (l *lane) Quiet(peer int) bool {
 	e, err := l.enter("quiet")
@@ -139,26 +116,6 @@ func (l *lane) Quiet(peer int) bool {
 	}
 	q, err := e.served("quiet", peer)
 	return err == nil && (q == nil || !e.busy(q))
-}
-
-// Fence has the device work on later requests to a peer after those that are in flight. The old
-// value of an atomic that is a loop of requests decides whether there is another: it is waited for.
-func (l *lane) Fence(ctx context.Context, peer int) error {
-	e, err := l.enter("fence")
-	if err != nil {
-		return err
-	}
-	defer l.guard.Exit()
-	q, err := e.served("fence", peer)
-	switch {
-	case err != nil || q == nil: // nothing is in flight to a rank that the lane is not connected to
-		return err
-	case e.loops.n > 0:
-		return e.drainPeer(ctx, q)
-	case q.flight.n > 0:
-		q.order = uint8(verbs.Fence)
-	}
-	return nil
 }
 
 // Await blocks until a group of a batch is complete.
@@ -207,39 +164,18 @@ func (l *lane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value 
 	if err := e.post(); err != nil {
 		return err
 	}
-	w := spin.Waiter{Sharing: e.net.cfg.Sharing}
-	defer func() { w.Done(c.Holds(atomic.LoadUint64(word), value)) }()
-	for turn := 0; !c.Holds(atomic.LoadUint64(word), value); {
-		if !w.Pause() {
-			continue
-		}
+	turn := 0
+	return fabric.WaitWord(ctx, &spin.Waiter{Sharing: e.net.cfg.Sharing}, word, c, value, func() error {
 		if turn++; turn%wordPolls == 0 && !e.idle() {
 			if _, err := e.progress(1, 0); err != nil {
 				return err
 			}
 		}
-		if err := overdue(ctx); err != nil {
-			return err
+		if stop == nil {
+			return nil
 		}
-		if stop != nil {
-			if err := stop(); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// overdue is why a context has ended. A goroutine that never schedules may keep the runtime from
-// running the context's timer for milliseconds, so past its deadline it gets the chance.
-func overdue(ctx context.Context) error {
-	if end, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(end) {
-		runtime.Gosched()
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return nil
+		return stop()
+	})
 }
 
 // Mapped is always nil: no loads and stores reach a peer through a device.

@@ -87,7 +87,7 @@ func (d *dialer) evict() error {
 	e := d.set
 	q := slices.MinFunc(d.dialed, d.compareUse)
 	if e.busy(q) {
-		if err := e.drainPeer(e.ctx, q); err != nil {
+		if err := e.drainPeer(q); err != nil {
 			return err
 		}
 	}

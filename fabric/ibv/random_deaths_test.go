@@ -177,28 +177,20 @@ func (m *mortal) flush(err error) {
 func (m *mortal) step() {
 	ended, cancel := context.WithCancel(m.ctx)
 	cancel()
-	switch m.rng.IntN(9) {
+	switch m.rng.IntN(8) {
 	case 0, 1, 2, 3:
 		m.post()
 	case 4:
 		m.flush(m.l.Flush(m.ctx))
 	case 5:
-		peer := 1 + m.rng.IntN(len(m.nets)-1)
-		m.must("fence", m.l.Fence(m.ctx, peer))
-		if err := m.l.FlushPeer(m.ctx, peer); m.lives(peer) {
-			m.must("flush of a peer", err)
-		} else {
-			m.flush(err)
-		}
-	case 6:
 		if err := m.l.Flush(ended); err != nil && !errors.Is(err, context.Canceled) {
 			m.flush(err)
 		}
-	case 7:
+	case 6:
 		if m.told.InFlight() > 0 && m.told.Len() == 0 {
 			m.must("await", m.l.Await(m.ctx, &m.told))
 		}
-	case 8:
+	case 7:
 		m.must("poll", m.l.Poll())
 	}
 	m.take()

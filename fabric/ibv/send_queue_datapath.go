@@ -26,7 +26,6 @@ type sendQueue struct {
 	listed  bool  // in sender.silent
 	waits   bool  // in sender.probes
 	probing bool  // a probe is in flight
-	order   uint8 // verbs.Fence, of the next work request, or 0
 	err     error // why it is of no more use
 }
 
@@ -158,7 +157,7 @@ func (s *sender) slot(q *sendQueue, id uint64) (int, *verbs.SendWR) {
 	slot := s.slots
 	s.slots = slot + 1
 	w := s.chain.WR(slot)
-	w.WRID, w.Flags, q.order = id, verbs.SendFlags(q.order), 0
+	w.WRID, w.Flags = id, 0
 	return slot, w
 }
 

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ibconduit/conduit/memevents"
+	"github.com/ibconduit/conduit/memevents/memtest"
 	"github.com/ibconduit/conduit/regcache"
 	"github.com/ibconduit/conduit/verbs"
 )
@@ -219,8 +220,8 @@ func TestChangingMemoryIsCopiedUnlessItIsLarge(t *testing.T) {
 	l := r.lane(0)
 	mem := mapped(t, zeroCopyMinSingle)
 	fill(mem, 1)
-	id := windowOpen(addr(mem), addr(mem)+1)
-	defer windowClose(id)
+	id := memtest.OpenWindow(addr(mem), addr(mem)+1)
+	defer memtest.CloseWindow(id)
 	r.put(l, 0, mem[:zeroCopyMinSingle-1])
 	if c, s := l.counters.Load(), r.regs(); c.Bounced != 1 || c.Unregistered != 1 || s.Gets != 0 {
 		t.Errorf("%+v, %+v", c, s)

@@ -20,13 +20,9 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/internal/owner"
 	"github.com/ibconduit/conduit/memevents"
+	"github.com/ibconduit/conduit/memevents/memtest"
 	"github.com/ibconduit/conduit/regcache"
 )
-
-// cFunc calls a function of the libc, as C code would. Only package memevents has C.
-//
-//go:linkname cFunc github.com/ibconduit/conduit/memevents.cFunc
-func cFunc(name string, args ...uintptr) uintptr
 
 // outside is memory at an address that Go did not allocate.
 func outside(a uintptr, n int) []byte {
@@ -66,7 +62,7 @@ func remap(t testing.TB, b []byte, raw bool) {
 		if _, _, errno := unix.Syscall(unix.SYS_MUNMAP, a, n, 0); errno != 0 {
 			t.Fatal(errno)
 		}
-	} else if got := cFunc("munmap", a, n); got != 0 {
+	} else if got := memtest.Func("munmap", a, n); got != 0 {
 		t.Fatalf("munmap returned %#x", got)
 	}
 	if got, _, errno := unix.Syscall6(unix.SYS_MMAP, a, n, prot, flags, ^uintptr(0), 0); errno != 0 || got != a {
@@ -126,8 +122,8 @@ func TestContentOfTheProgramsOwnMemory(t *testing.T) {
 	still(t)
 	l := r.lane(0)
 	const n = 600 << 10
-	cmem := cFunc("malloc", n)
-	defer cFunc("free", cmem)
+	cmem := memtest.Func("malloc", n)
+	defer memtest.Func("free", cmem)
 	for name, mem := range map[string][]byte{
 		"Go heap": make([]byte, n), "mmap": mapped(t, n), "malloc": outside(cmem, n),
 	} {
@@ -418,12 +414,6 @@ func BenchmarkCrossover(b *testing.B) {
 		})
 	}
 }
-
-//go:linkname windowOpen github.com/ibconduit/conduit/memevents.windowOpen
-func windowOpen(lo, hi uintptr) uint32
-
-//go:linkname windowClose github.com/ibconduit/conduit/memevents.windowClose
-func windowClose(id uint32)
 
 // A slow answer is slept for, and on a kernel that works at requests in a thread of its own even
 // large puts are.

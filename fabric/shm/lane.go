@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"sync/atomic"
 
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/internal/offheap"
@@ -111,26 +110,8 @@ func (l *lane) Flush(context.Context) error {
 	return l.failed.Take()
 }
 
-// FlushPeer is Flush for one peer.
-func (l *lane) FlushPeer(_ context.Context, peer int) error {
-	if err := l.served("flush", peer); err != nil {
-		return err
-	}
-	fullFence()
-	return l.failed.TakePeer(peer)
-}
-
 // Quiet is that operations are complete when they return.
 func (l *lane) Quiet(int) bool { return true }
-
-// Fence keeps later loads from passing earlier stores; other orders hold anyway.
-func (l *lane) Fence(_ context.Context, peer int) error {
-	if err := l.served("fence", peer); err != nil {
-		return err
-	}
-	fullFence()
-	return nil
-}
 
 // Await finds what Post has told; nothing is ever in flight.
 func (l *lane) Await(_ context.Context, q *fabric.Completions) error {
@@ -160,21 +141,7 @@ func (l *lane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value 
 		return err
 	}
 	defer l.guard.Exit()
-	defer func() { l.waiter.Done(c.Holds(atomic.LoadUint64(word), value)) }()
-	for !c.Holds(atomic.LoadUint64(word), value) {
-		if !l.waiter.Pause() {
-			continue
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if stop != nil {
-			if err := stop(); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return fabric.WaitWord(ctx, &l.waiter, word, c, value, stop)
 }
 
 // Mapped is nil for a rank that is not served, is down, or after Close.

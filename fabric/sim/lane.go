@@ -29,11 +29,10 @@ type lane struct {
 
 // want is what the owner waits for.
 type want struct {
-	op    *op
-	flow  *flow // room for one more
-	empty *flow // nothing in flight
-	told  *fabric.Completions
-	all   bool
+	op   *op
+	flow *flow // room for one more
+	told *fabric.Completions
+	all  bool
 }
 
 // flow is what a lane has on the way to one peer.
@@ -44,9 +43,6 @@ type flow struct {
 	timer  timer     // of the first
 	last   int64     // when the latest put arrives
 	flight int       // operations that are not complete
-	sent   int       // of these, those that are on their way
-	fence  bool      // in front of the next operation
-	behind ring[*op] // behind a fence, not sent yet
 }
 
 // group is operations of a batch whose completion is told as one.
@@ -68,7 +64,6 @@ type op struct {
 	phase    phase
 	implicit bool
 	orphan   bool   // its result is not wanted
-	fence    bool   // it waits for those before it
 	group    *group // of a batch
 	memory   *fabric.Memory
 	result   []byte // where an atomic's old value goes, or nil
@@ -178,20 +173,6 @@ func (l *lane) Flush(ctx context.Context) error {
 	return l.failed.Take()
 }
 
-// FlushPeer waits for all to one peer.
-func (l *lane) FlushPeer(ctx context.Context, peer int) error {
-	f, err := l.flow("flush", peer)
-	if err != nil {
-		return err
-	}
-	if f != nil {
-		if err := l.until(ctx, reason{"flushes operations to rank", peer}, want{empty: f}); err != nil {
-			return err
-		}
-	}
-	return l.failed.TakePeer(peer)
-}
-
 // Quiet looks at what is in flight.
 func (l *lane) Quiet(peer int) bool {
 	if peer < 0 {
@@ -199,15 +180,6 @@ func (l *lane) Quiet(peer int) bool {
 	}
 	f, err := l.flow("quiet", peer)
 	return err == nil && (f == nil || f.flight == 0)
-}
-
-// Fence has the next operation to the peer wait, on this side, for those before it.
-func (l *lane) Fence(_ context.Context, peer int) error {
-	f, err := l.flow("fence", peer)
-	if f != nil && f.flight > 0 {
-		f.fence = true
-	}
-	return err
 }
 
 // flow is what the lane has on the way to a peer, nil if there was never anything.
@@ -282,8 +254,6 @@ func (l *lane) fulfils(x want) bool {
 		return x.op.phase == complete
 	case x.flow != nil:
 		return x.flow.flight < l.n.r.w.cfg.Depth
-	case x.empty != nil:
-		return x.empty.flight == 0
 	case x.told != nil:
 		return x.told.Len() > 0
 	}
@@ -390,7 +360,7 @@ func (l *lane) peerDown(rank int32) {
 
 func (f *flow) clear() {
 	f.l.n.r.w.disarm(&f.timer)
-	f.puts, f.behind = ring[*op]{}, ring[*op]{}
+	f.puts = ring[*op]{}
 }
 
 // fail completes an operation on a rank that is down.

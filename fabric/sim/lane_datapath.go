@@ -76,7 +76,6 @@ func (l *lane) start(kind opKind, peer int, off uint64, flags fabric.Flag) (*op,
 	o := l.take()
 	o.f, o.kind, o.off, o.phase = f, kind, off, held
 	o.implicit = flags&fabric.Implicit != 0
-	o.fence, f.fence = f.fence, false
 	f.flight++
 	l.flight++
 	return o, nil
@@ -162,22 +161,13 @@ func (l *lane) ring() {
 	l.held = l.held[:0]
 }
 
-// send puts an operation on its way, unless a fence is in front of it.
+// send puts an operation on its way.
 func (o *op) send() {
 	o.l.count.Requests++
 	if o.l.n.down[o.f.peer] != nil {
 		o.fail()
 		return
 	}
-	if o.f.behind.len() > 0 || o.fence && o.f.sent > 0 {
-		o.f.behind.push(o)
-		return
-	}
-	o.f.sent++
-	o.depart()
-}
-
-func (o *op) depart() {
 	w, a, b := o.l.n.r.w, o.l.n.r.id, o.f.peer
 	w.emit(markPut+mark(o.kind), a, b, o.off, uint64(len(o.buf)))
 	o.phase = outward
@@ -267,9 +257,6 @@ func (o *op) finish(err error) {
 	l := o.l
 	w := l.n.r.w
 	w.emit(markComplete, l.n.r.id, o.f.peer, o.off, uint64(len(o.buf)))
-	if o.phase != held {
-		o.f.sent--
-	}
 	o.phase, o.err = complete, err
 	o.f.flight--
 	l.flight--
@@ -294,23 +281,8 @@ func (o *op) finish(err error) {
 		l.failed.Add(err.(*fabric.OpError))
 	}
 	l.notify()
-	f := o.f
 	if o.implicit || o.orphan || o.group != nil {
 		l.recycle(o)
-	}
-	f.unfence()
-}
-
-// unfence sends what was behind a fence once nothing is in front of it.
-func (f *flow) unfence() {
-	for f.behind.len() > 0 {
-		next := *f.behind.item(0)
-		if next.fence && f.sent > 0 {
-			return
-		}
-		f.behind.pop()
-		f.sent++
-		next.depart()
 	}
 }
 

@@ -9,7 +9,10 @@ go 1.26.8
 // a later x/vuln resolves by itself.
 replace golang.org/x/telemetry => golang.org/x/telemetry v0.0.0-20260924152758-ed294f943157
 
-tool golang.org/x/vuln/cmd/govulncheck
+tool (
+	golang.org/x/tools/cmd/deadcode
+	golang.org/x/vuln/cmd/govulncheck
+)
 
 require (
 	golang.org/x/mod v0.42.0 // indirect

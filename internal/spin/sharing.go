@@ -15,8 +15,9 @@ import (
 // scheduler says that a process has run that has nothing to do with the job: from then on waits
 // yield late, and for a while sleep for some microseconds instead, since a thread that a timer
 // wakes preempts such a process. Where several ranks share a processor they have work of their own,
-// so it takes longer yields there, and a second one soon. No clock or counter of the kernel tells the two apart beforehand: beside a foreign busy
-// process there are involuntary switches and slow peers too.
+// so it takes longer yields there, and a second one soon. No clock or counter of the kernel tells
+// the two apart beforehand: beside a foreign busy process there are involuntary switches and slow
+// peers too.
 //
 // The zero value yields late until it has learned. It may be used by many goroutines at once.
 type Sharing struct {

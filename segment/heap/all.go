@@ -25,7 +25,7 @@ func (h *Heap) AllAlloc(ctx context.Context, count, size, align uint64) (Ptr, er
 		o.setError(err)
 		if ctx.Err() != nil { // the others wait for the outcome; they do not know this context
 			var cancel context.CancelFunc
-			ctx, cancel = h.env.Host().WithTimeout(context.WithoutCancel(ctx), h.cfg.Timeout)
+			ctx, cancel = h.env.Host().WithTimeout(context.WithoutCancel(ctx), timeout)
 			defer cancel()
 		}
 	}

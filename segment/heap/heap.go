@@ -17,8 +17,9 @@ import (
 // MaxAlign is the largest alignment of a block in bytes: a page, as heaps begin at pages.
 const MaxAlign = alloc.PageSize
 
-// DefaultTimeout is how long rank 0 waits for a rank in a reclaim, and ranks for rank 0.
-const DefaultTimeout = 30 * time.Second
+// timeout bounds each message that an operation waits for, beside the operation's context: rank 0
+// waits for a rank in a reclaim, and ranks for rank 0.
+const timeout = 30 * time.Second
 
 // Config is what a job decides about its shared heaps. All ranks have the same.
 type Config struct {
@@ -28,10 +29,6 @@ type Config struct {
 
 	// New makes the allocators. Default: alloc.NewSegregated.
 	New func() alloc.Allocator
-
-	// Timeout bounds each message that an operation waits for, beside the operation's context.
-	// Default: DefaultTimeout.
-	Timeout time.Duration
 
 	// Check fills blocks with patterns as they come and go, finds stores beyond the end of a local
 	// block when it is freed, and compares the arguments of operations of all ranks.
@@ -97,9 +94,6 @@ func Declare(t *am.Table) *Heap {
 func (h *Heap) Open(e env.Env, team Team, cfg Config) error {
 	if cfg.New == nil {
 		cfg.New = func() alloc.Allocator { return alloc.NewSegregated() }
-	}
-	if cfg.Timeout <= 0 {
-		cfg.Timeout = DefaultTimeout
 	}
 	size := uint64(len(cfg.Mem))
 	if size%alloc.PageSize != 0 || size > alloc.MaxLen {
@@ -222,7 +216,7 @@ func nextGrowth(last uint64) uint64 { return min(max(2*last, 32<<10), 64<<20) }
 // ask has rank 0 raise the limit. The reply counts if no reclaim has overtaken it: then the limit
 // has been given up, and this asks again.
 func (h *Heap) ask(ctx context.Context, n, align, want, least uint64) error {
-	ctx, cancel := h.env.Host().WithTimeout(ctx, h.cfg.Timeout)
+	ctx, cancel := h.env.Host().WithTimeout(ctx, timeout)
 	defer cancel()
 	h.count.asked.Add(1)
 	r, err := h.grow.Call(ctx, h.via, 0, want, least)
@@ -322,12 +316,12 @@ func (h *Heap) globalAlloc(ctx context.Context, op string, count, size, align ui
 
 // callTake asks rank 0 for memory. A block that comes when nobody waits for it any more is freed.
 func (h *Heap) callTake(ctx context.Context, args ...uint64) (am.Reply, error) {
-	ctx, cancel := h.env.Host().WithTimeout(ctx, h.cfg.Timeout)
+	ctx, cancel := h.env.Host().WithTimeout(ctx, timeout)
 	defer cancel()
 	r, p, err := h.take.StartWait(ctx, h.via, 0, args...)
 	if p != nil {
 		h.env.Host().Go("heap", func() {
-			ctx, cancel := h.env.Host().WithTimeout(context.Background(), h.cfg.Timeout)
+			ctx, cancel := h.env.Host().WithTimeout(context.Background(), timeout)
 			defer cancel()
 			if r, err := p.Wait(ctx); err == nil && r.Arg(0) == statusDone {
 				if err := h.Free(ctx, At(0, r.Arg(1))); err != nil {
@@ -353,7 +347,7 @@ func (h *Heap) Free(ctx context.Context, p Ptr) error {
 		return h.freeHere(p.off, true)
 	}
 	h.count.freesElsewhere.Add(1)
-	ctx, cancel := h.env.Host().WithTimeout(ctx, h.cfg.Timeout)
+	ctx, cancel := h.env.Host().WithTimeout(ctx, timeout)
 	defer cancel()
 	r, err := h.free.Call(ctx, h.via, p.Rank(), p.off)
 	if err != nil {

@@ -166,7 +166,7 @@ func TestADeadRankIsAnError(t *testing.T) {
 			t.Fatal(err)
 		}
 		err = w.Run(func(ctx context.Context, e env.Env) error {
-			m, err := join(ctx, e, Config{Timeout: time.Second}, am.Config{})
+			m, err := join(ctx, e, Config{}, am.Config{})
 			if err != nil {
 				return err
 			}

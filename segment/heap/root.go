@@ -71,7 +71,7 @@ func (h *Heap) onGrow(c *am.Call) {
 // later runs f in the service, which one request waits for after the other. It is after a reclaim
 // that runs now. Where the service takes no more, full is the reply, in front of the figures.
 func (r *root) later(c *am.Call, single bool, full []uint64, f func(ctx context.Context, reply func(...uint64) error)) {
-	d := c.Defer(r.h.cfg.Timeout)
+	d := c.Defer(timeout)
 	if d == nil {
 		return
 	}
@@ -282,7 +282,7 @@ const window = 32
 // follows only if all have answered.
 func (r *root) collectTops(ctx context.Context, epoch uint64) (top uint64, by int, err error) {
 	h := r.h
-	ctx, cancel := h.env.Host().WithTimeout(ctx, h.cfg.Timeout)
+	ctx, cancel := h.env.Host().WithTimeout(ctx, timeout)
 	defer cancel()
 	top = h.giveUp(epoch)
 	size := h.env.Size()

@@ -7,7 +7,6 @@
 #include "../ibc_abi.h"
 #include "../ibc_calls.h"
 #include <dlfcn.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/types.h>
@@ -32,19 +31,7 @@ static void *real(const char *name, const char *version)
 	result name parameters { return (result)0; }
 #endif
 
-#define ibv_reg_mr next_reg_mr
 IBC_CALLS(DEFINE)
-#undef ibv_reg_mr
-
-/* Before ibv_reg_mr_iova2 optional access was an error. */
-struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
-{
-	if (access & IBC_ACCESS_OPTIONAL) {
-		errno = EINVAL;
-		return NULL;
-	}
-	return next_reg_mr(pd, addr, length, access);
-}
 
 #ifdef NEWER
 #define ibv_is_fork_initialized unused_fork_status

@@ -154,7 +154,7 @@ func (f *fixture) fact(w []string) (err error) {
 			ActiveWidth: uint8(number(w[8])), ActiveSpeed: uint8(number(w[9])),
 		}})
 	case "gid":
-		e := verbs.GIDEntry{Index: int(number(w[3])), GID: verbs.GIDFrom(netip.MustParseAddr(w[5])),
+		e := verbs.GIDEntry{Index: int(number(w[3])), GID: netip.MustParseAddr(w[5]).As16(),
 			Type: map[string]verbs.GIDType{"ib": verbs.GIDTypeIB, "v1": verbs.GIDTypeRoCEv1, "v2": verbs.GIDTypeRoCEv2}[w[4]]}
 		if len(w) > 6 {
 			e.Netdev = w[6]
