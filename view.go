@@ -39,7 +39,9 @@ func (v view) NewLanes() (env.Lanes, error) {
 	return l, nil
 }
 
-func (v view) Messages() am.Via { return v.j.services() }
+func (v view) Messages() am.Via          { return v.j.services() }
+func (v view) Endpoints() []*am.Endpoint { return v.j.library.all }
+func (v view) Learned()                  { v.j.learned() }
 
 func (v view) CopyMax() int { return v.j.networks.copyMax }
 
@@ -51,7 +53,7 @@ func (v view) Crowded() bool { return v.j.sharing.Crowded() }
 
 func (v view) Down(rank int) error           { return v.j.members.cause(rank) }
 func (v view) SetDown(rank int, cause error) { v.j.members.die(rank, cause) }
-func (v view) Closing() <-chan struct{}      { return v.j.members.over.Done() }
+func (v view) Context() context.Context      { return v.j.members.over }
 func (v view) Host() env.Host                { return env.Goroutines{} }
 func (v view) Logger() *slog.Logger          { return v.j.cfg.Logger }
 func (v view) Budget() env.Budget            { return v.j.memory.env() }
