@@ -59,6 +59,11 @@ func (p *Pending) Test() (bool, error) {
 		return false, err
 	}
 	defer p.w.exit()
+	return p.test()
+}
+
+// test is Test of what is in flight, inside a call of the worker.
+func (p *Pending) test() (bool, error) {
 	old, done, err := p.lane.Test(p.h)
 	if done || err != nil {
 		p.end(old, err)

@@ -185,7 +185,7 @@ func (j *Job) meet(ctx context.Context, done string) *departure {
 // be called again.
 func (j *Job) release() (busy, err error) {
 	j.members.end()
-	j.memory.end()
+	j.memory.End()
 	heapErr := j.heaps.close()                       // before the messages that it sends
 	if busy, err = j.messages.close(); busy == nil { // handlers that run may use the library's
 		var lib error
@@ -204,7 +204,7 @@ func (j *Job) release() (busy, err error) {
 	}
 	j.watching.Wait()
 	if busy == nil { // no network writes to a buffer any more
-		errs = append(errs, j.memory.close())
+		errs = append(errs, j.memory.Close())
 	}
 	if j.seg != nil && busy == nil {
 		errs = append(errs, j.seg.Close())

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/ranklist"
 	"github.com/ibconduit/conduit/segment"
 )
@@ -135,7 +136,9 @@ func (r *demandReader) number() uint64 {
 	return v
 }
 
-func (r *demandReader) text() string { return printable(r.take(min(r.number(), maxReason))) }
+func (r *demandReader) text() string {
+	return errtext.Printable(r.take(min(r.number(), maxReason)), maxReason)
+}
 
 // segmentConfig is that of this rank's segment.
 func (j *joining) segmentConfig(verbs bool, buffers uint64) segment.Config {
@@ -228,10 +231,10 @@ func (j *joining) agree(ctx context.Context) (verbs bool, err error) {
 
 // beside is how many bytes this rank may take for a time in addition to its segment.
 func (j *joining) beside() uint64 {
-	if j.memory.budget == nil {
-		return 0
+	if b := j.memory.Budget(); b != nil {
+		return uint64(b.Least())
 	}
-	return uint64(j.memory.budget.Least())
+	return 0
 }
 
 // refusals names the ranks that cannot have their segments. own is why this one cannot.

@@ -29,7 +29,7 @@ func TestWhatIsAddedTooLateIsNotFetched(t *testing.T) {
 		}
 		get, made := FetchSlice(set, At[byte](far, 0), 100), FetchFrom[byte](set, far, "echo", 100, 100, 1)
 		_, again := set.Post()
-		err = errors.Join(wantErr(again, errSetPosted), wantErr(set.Each(ctx, func(*Lease) error { return nil }), errSetPosted))
+		err = errors.Join(said[error](again, "posted before"), said[error](set.Each(ctx, func(*Lease) error { return nil }), "posted before"))
 		l, e := p.Wait(ctx)
 		if err = errors.Join(err, e); err != nil {
 			return err
@@ -162,8 +162,8 @@ func TestALeaseIsHandedOverWithinARank(t *testing.T) {
 			return err
 		}
 		l.Handover(first)
-		if fetcherOf(w).owner.Holds() != 0 {
-			err = errors.New("it holds it still")
+		if h := j.Budget().Holders(nil); len(h) != 1 || h[0].Name != "a set of no owner" {
+			err = fmt.Errorf("held by %+v", h)
 		}
 		l.Release()
 		return errors.Join(err, w.Barrier(ctx), unheld(ctx, j))
@@ -356,9 +356,7 @@ func TestAPayloadIsReleasedAfterClose(t *testing.T) {
 		far := 1 - j.Rank()
 		err := SendPayload(ctx, w, far, "in", make([]byte, 1000)) // announced
 		err = errors.Join(err, until(ctx, "the receiver has said what may come unasked", func() bool {
-			j.memory.mu.Lock()
-			defer j.memory.mu.Unlock()
-			return j.memory.senders[far] != nil
+			return mayBeUnasked(j, far, "in", 0)
 		}))
 		for range 3 {
 			err = errors.Join(err, SendPayload(ctx, w, far, "in", make([]byte, 1000)))

@@ -1,6 +1,7 @@
 package conduit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
 	"github.com/ibconduit/conduit/internal/owner"
@@ -49,7 +51,7 @@ func unheld(ctx context.Context, j *Job) error {
 		s := j.Budget().MemoryStats()
 		return s.Bulk+s.Small+s.Unscheduled+s.Reserve == 0 && s.Buffers == 0
 	})
-	return errors.Join(err, j.Budget().Check(), j.memory.pages.Verify())
+	return errors.Join(err, j.memory.Verify())
 }
 
 // said is nil for an error of a type that mentions every text.
@@ -520,31 +522,56 @@ func TestAnAdaptiveBudgetObserves(t *testing.T) {
 	}))
 }
 
-// lateLane is a lane whose gets end when they are waited for.
-type lateLane struct{ fabric.Lane }
+// lateWorker has gets that end when its worker flushes. Parts of those that begin with an error are
+// in flight.
+type lateWorker struct {
+	env.Worker
+	failed   error
+	flushing bool
+}
 
-func (lateLane) Wait(context.Context, fabric.Handle) (uint64, error) { return 0, nil }
+func (w *lateWorker) Get(int, uint64, []byte) (env.Get, error) { return lateGet{w}, w.failed }
+
+type lateGet struct{ w *lateWorker }
+
+func (g lateGet) Wait(ctx context.Context) (bool, error) {
+	if g.w.flushing {
+		return true, nil
+	}
+	<-ctx.Done()
+	return false, ctx.Err()
+}
+
+func (g lateGet) Test() (bool, error) { return g.w.flushing, nil }
 
 // What a set that was given up had in flight, and what failed in part, ends with a flush.
 func TestAFlushEndsGetsThatWereGivenUp(t *testing.T) {
 	cfg := withBudget(8)
 	cfg.Fabric = FabricSHM
-	runLocal(t, 1, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
-		f := fetcherOf(w)
-		var ends []error
-		get := func(err error) *getFetch {
-			return &getFetch{w: w, err: err, op: Pending{w: w, lane: lateLane{}, h: 7}, ended: func(err error) { ends = append(ends, err) }}
-		}
-		failed := errors.New("on purpose")
-		f.gets, f.lost = []*getFetch{get(nil), get(nil)}, []*getFetch{get(failed)}
-		if err := w.Flush(ctx); err != nil {
-			return err
-		}
-		if len(ends) != 3 || ends[0] != nil || ends[2] != failed || len(f.gets)+len(f.lost) != 0 {
-			return fmt.Errorf("ended: %v", ends)
-		}
-		return nil
-	}))
+	for _, failed := range []error{nil, errors.New("on purpose")} {
+		runLocal(t, 1, cfg, worked(func(ctx context.Context, j *Job, w *Worker) error {
+			late := &lateWorker{Worker: workerView{w}, failed: failed}
+			w.fetches = j.memory.NewFetcher(late)
+			for range 2 {
+				set := NewFetchSet(w)
+				FetchSlice(set, At[byte](0, 0), 100)
+				short, cancel := context.WithTimeout(ctx, time.Millisecond)
+				defer cancel()
+				_, err := set.Submit(short)
+				if err := wantErr(err, cmp.Or(failed, context.DeadlineExceeded)); err != nil {
+					return err
+				}
+			}
+			if s := j.Budget().MemoryStats(); s.Bulk != 2*int64(pagepool.Size) || s.Buffers != s.Bulk {
+				return fmt.Errorf("memory of gets in flight came back: %+v", s)
+			}
+			late.flushing = true
+			if err := w.Flush(ctx); err != nil {
+				return err
+			}
+			return unheld(ctx, j)
+		}))
+	}
 }
 
 // A handler fetches nothing: the data may need a message to arrive.

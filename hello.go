@@ -4,10 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
-	"unicode"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/spin"
 )
 
@@ -125,7 +124,7 @@ func (h hello) encode() []byte {
 
 func decodeHello(b []byte) (h hello, err error) {
 	if len(b) > 0 && b[0] == helloAbstains {
-		return h, fmt.Errorf("it cannot take part: %s", printable(b[1:]))
+		return h, fmt.Errorf("it cannot take part: %s", errtext.Printable(b[1:], maxReason))
 	}
 	if len(b) == 0 || b[0] != helloVersion {
 		return h, fmt.Errorf("hello of version %v, this is version %d: mixed binaries", b[:min(len(b), 1)], helloVersion)
@@ -183,7 +182,7 @@ func decodeHello(b []byte) (h hello, err error) {
 // abstention.
 func decodeSize(b []byte) (uint64, error) {
 	if len(b) > 0 && b[0] == helloAbstains {
-		return 0, fmt.Errorf("it cannot take part: %s", printable(b[1:]))
+		return 0, fmt.Errorf("it cannot take part: %s", errtext.Printable(b[1:], maxReason))
 	}
 	if len(b) > 0 && b[0] == helloVersion {
 		if n, used := binary.Uvarint(b[1:]); used == len(b)-1 && n <= 1<<62 {
@@ -228,20 +227,10 @@ func openDevices(sent [][]byte) (global bool, err error) {
 		case len(s) == 0 || s[0] > deviceMissing:
 			return false, fmt.Errorf("rank %d: malformed description of its verbs device: %.16x", r, s)
 		case s[0] == deviceMissing:
-			return false, fmt.Errorf("rank %d has no usable verbs device: %s", r, printable(s[1:]))
+			return false, fmt.Errorf("rank %d has no usable verbs device: %s", r, errtext.Printable(s[1:], maxReason))
 		}
 		global = global && s[0] == deviceGlobal
 		sent[r] = s[1:]
 	}
 	return global, nil
-}
-
-// printable is text of another rank, which may be anything, for an error.
-func printable(b []byte) string {
-	return strings.Map(func(c rune) rune {
-		if !unicode.IsPrint(c) {
-			return ' '
-		}
-		return c
-	}, strings.ToValidUTF8(string(b[:min(len(b), maxReason)]), ""))
 }

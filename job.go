@@ -24,7 +24,7 @@ type Job struct {
 	layout    segment.Layout // of the segments of all ranks
 	seg       *segment.Mapping
 	heaps     *heaps
-	memory    *transient
+	memory    *memory
 	members   *membership
 	networks  networks
 	sharing   spin.Sharing // of the processors, with other ranks
@@ -128,7 +128,7 @@ type DevicePort struct {
 
 // Info describes the job.
 func (j *Job) Info() Info {
-	i := Info{ID: j.ID(), Rank: j.rank, Size: j.size, LocalRank: -1, Bootstrap: j.boot.Name(), Networks: j.networks.names(), Shared: j.heaps.SharedLayout, Memory: j.memory.layout()}
+	i := Info{ID: j.ID(), Rank: j.rank, Size: j.size, LocalRank: -1, Bootstrap: j.boot.Name(), Networks: j.networks.names(), Shared: j.heaps.SharedLayout, Memory: j.memory.Layout()}
 	if local, _, ok := j.boot.Local(); ok {
 		i.LocalRank = local
 	}

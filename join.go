@@ -15,6 +15,7 @@ import (
 	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/shm"
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/spin"
 	"github.com/ibconduit/conduit/segment"
 )
@@ -107,9 +108,7 @@ func (j *joining) join(ctx context.Context) (err error) {
 	if err := j.heaps.open(j.Job); err != nil {
 		return err
 	}
-	if err := j.memory.open(j.Job); err != nil {
-		return err
-	}
+	j.memory.open(j.Job)
 	if err := j.openEndpoints(); err != nil { // last: its handlers use what the parts have opened
 		return err
 	}
@@ -189,7 +188,7 @@ func (j *joining) connect(ctx context.Context) error {
 	j.sharing.SetRanks(spin.PerProcessor(where, j.rank, spin.Quota()), j.cfg.together != nil)
 	j.unreachable, j.far = make([]error, j.size), -1
 	for r, h := range j.hellos {
-		j.memory.takes(r, h.payloads)
+		j.memory.Takes(r, h.payloads)
 		if j.shm != nil {
 			if j.unreachable[r] = j.shm.Reach(r, h.shm); j.unreachable[r] != nil && j.far < 0 {
 				j.far = r
@@ -358,7 +357,7 @@ func (j *joining) compareLayouts(ctx context.Context, all []hello) error {
 	}
 	region, other := segment.FirstDifference(string(lists[0]), string(lists[odd]))
 	return fmt.Errorf("rank %d lays out its segment otherwise than rank 0, which has %s; rank %d has %s: start the same program with the same configuration on all ranks",
-		odd, printable([]byte(region)), odd, printable([]byte(other)))
+		odd, errtext.Printable([]byte(region), maxReason), odd, errtext.Printable([]byte(other), maxReason))
 }
 
 // exchangeOf has rank 0 and a rank that differs from it send what they differ in.

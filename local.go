@@ -65,7 +65,7 @@ func runRank(ctx context.Context, cfg Config, fn func(*Job) error) (err error) {
 		boot.Abort(1, err.Error())
 		return err
 	}
-	defer context.AfterFunc(ctx, job.members.endOver)()
+	defer context.AfterFunc(ctx, func() { job.members.endOver(errCancelled(ctx)) })()
 	err = errExited
 	defer func() {
 		if p := recover(); p != nil {

@@ -30,9 +30,9 @@ type membership struct {
 	deaths atomic.Uint32 // how many peers are dead; workers compare it
 	gone   chan struct{} // closed when this rank has left, or Join has failed
 
-	// over ends then, or when RunLocal's context does.
+	// over ends then, or when RunLocal's context does. Its cause is the error of what waits.
 	over    context.Context
-	endOver context.CancelFunc
+	endOver context.CancelCauseFunc
 
 	// complete ends with the first death; its cause is a *PeerDownError.
 	complete context.Context
@@ -58,7 +58,7 @@ func newMembership(log *slog.Logger) *membership {
 	m := &membership{log: log, gone: make(chan struct{}), peers: make(map[int]member),
 		anyReported: make(chan struct{}), firstReported: make(chan struct{})}
 	m.complete, m.broken = context.WithCancelCause(context.Background())
-	m.over, m.endOver = context.WithCancel(context.Background())
+	m.over, m.endOver = context.WithCancelCause(context.Background())
 	return m
 }
 
@@ -80,7 +80,7 @@ func (m *membership) end() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	closeOnce(m.gone)
-	m.endOver()
+	m.endOver(errClosed("wait", "job"))
 }
 
 // closeOnce closes c, whose closing is under a lock, unless it is closed.

@@ -1,17 +1,15 @@
 package conduit
 
 import (
-	"cmp"
 	"fmt"
-	"hash/fnv"
 	"maps"
-	"math"
 	"reflect"
 	"slices"
 	"strconv"
 
 	"github.com/ibconduit/conduit/flow"
 	"github.com/ibconduit/conduit/internal/pagepool"
+	"github.com/ibconduit/conduit/internal/transient"
 	"github.com/ibconduit/conduit/regcache"
 )
 
@@ -118,19 +116,12 @@ func distinct(field string, names []string) error {
 		if n == "" {
 			return &ConfigError{Field: field, Value: strconv.Quote(n), Want: "names that are not empty"}
 		}
-		if other, taken := seen[nameHash(n)]; taken {
+		if other, taken := seen[transient.Hash(n)]; taken {
 			return &ConfigError{Field: field, Value: strconv.Quote(n), Want: fmt.Sprintf("another name: it has the hash of %q", other)}
 		}
-		seen[nameHash(n)] = n
+		seen[transient.Hash(n)] = n
 	}
 	return nil
-}
-
-// nameHash is what names a function in a message.
-func nameHash(name string) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(name)) // never fails
-	return h.Sum64()
 }
 
 // taken are the hashes of the names of Payloads, ascending; none where they are more than a hello
@@ -139,43 +130,12 @@ func (m *MemoryConfig) taken() []uint64 {
 	if len(m.Payloads) > maxPayloads {
 		return nil
 	}
-	return slices.Sorted(maps.Keys(byHash(m.Payloads)))
-}
-
-// byHash has the functions of a map by what messages call them. A nil one is as if it were not
-// there.
-func byHash[F any](m map[string]func(F)) map[uint64]named[F] {
-	out := make(map[uint64]named[F], len(m))
-	for name, f := range m {
-		if f != nil {
-			out[nameHash(name)] = named[F]{name, f}
+	var hashes []uint64
+	for name, f := range m.Payloads {
+		if f != nil { // else it is as if it were not there
+			hashes = append(hashes, transient.Hash(name))
 		}
 	}
-	return out
-}
-
-type named[F any] struct {
-	name string
-	call func(F)
-}
-
-// newBudget makes the budget of one rank of so many. An error has the figures.
-func (m *MemoryConfig) newBudget(ranks int, memory flow.Reading) (*flow.Budget, error) {
-	c := m.Budget
-	c.Memory = memory
-	if len(m.Payloads) > 0 {
-		c.Peers = ranks - 1
-	}
-	return flow.NewBudget(c)
-}
-
-// readingBounds are the bounds of a reading for a log, the tightest first.
-func readingBounds(r flow.Reading) []string {
-	bounds := slices.Clone(r.Bounds)
-	slices.SortFunc(bounds, func(x, y flow.MemoryBound) int { return cmp.Compare(x.Limit-x.Used, y.Limit-y.Used) })
-	var text []string
-	for _, b := range bounds {
-		text = append(text, fmt.Sprintf("%s: %d of %d MiB used", b.Source, b.Used>>20, b.Limit>>20))
-	}
-	return text[:min(len(text), math.MaxInt8)]
+	slices.Sort(hashes)
+	return hashes
 }

@@ -49,27 +49,27 @@ func (r *randomRank) fail(format string, args ...any) {
 	r.errs = append(r.errs, fmt.Errorf(format, args...))
 }
 
-// set makes a set of a few fetches, and a check of its data.
-func (r *randomRank) set(w *Worker) (*FetchSet, func() error) {
-	set := NewFetchSet(w)
+// set makes a set of a few fetches, with a check of its data and their releases one by one.
+func (r *randomRank) set(w *Worker) (set *FetchSet, check func() error, releases []func()) {
+	set = NewFetchSet(w)
 	var checks []func() error
 	for left := 1 + r.rng.IntN(4); left > 0; left-- {
 		from, n := r.rng.IntN(r.j.Size()), 1+r.rng.IntN(r.page*3/2)
 		if r.rng.IntN(2) == 0 {
 			g := FetchSlice(set, At[byte](from, 0), n)
-			checks = append(checks, func() error { return samePattern(g.Data(), from) })
+			checks, releases = append(checks, func() error { return samePattern(g.Data(), from) }), append(releases, g.Release)
 			continue
 		}
 		seed := r.rng.IntN(1000)
 		f := FetchFrom[byte](set, from, "echo", n, uint64(n), uint64(seed))
-		checks = append(checks, func() error { return samePattern(f.Data(), seed) })
+		checks, releases = append(checks, func() error { return samePattern(f.Data(), seed) }), append(releases, f.Release)
 	}
 	return set, func() (err error) {
 		for _, c := range checks {
 			err = errors.Join(err, c())
 		}
 		return err
-	}
+	}, releases
 }
 
 // step is one step. Its error is a mistake.
@@ -96,7 +96,7 @@ func (r *randomRank) step(ctx context.Context, w *Worker) error {
 		l.Release()
 		return nil
 	}
-	set, check := r.set(w)
+	set, check, releases := r.set(w)
 	switch r.rng.IntN(8) {
 	case 0, 1, 2:
 		l, err := set.Submit(ctx)
@@ -111,7 +111,7 @@ func (r *randomRank) step(ctx context.Context, w *Worker) error {
 		if err != nil {
 			return err
 		}
-		ahead, checkAhead := r.set(w)
+		ahead, checkAhead, _ := r.set(w)
 		q, err := ahead.Post()
 		if err != nil {
 			p.Cancel()
@@ -129,12 +129,11 @@ func (r *randomRank) step(ctx context.Context, w *Worker) error {
 		l, err := q.Wait(ctx)
 		return finish(l, checkAhead, err)
 	case 5:
-		l, err := set.Submit(ctx)
-		if err != nil {
+		if _, err := set.Submit(ctx); err != nil {
 			return finish(nil, nil, err)
 		}
-		for i := range l.l.Len() {
-			l.l.ReleaseOne(i)
+		for _, release := range releases {
+			release()
 		}
 		return nil
 	case 6:

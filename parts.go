@@ -5,6 +5,7 @@ import (
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/internal/transient"
 	"github.com/ibconduit/conduit/segment"
 )
 
@@ -24,7 +25,7 @@ type needs struct {
 	fenceMapped bool   // the part with fences keeps bytes also of ranks whose memory is mapped here
 	fenceOwn    bool   // with fenceMapped: or wants to know of accesses to the own rank's too
 	heaps       *heaps // of the part that has them
-	memory      *transient
+	memory      *memory
 }
 
 // parts are those of every job. Their regions lie in this order, from the begin of every segment,
@@ -34,7 +35,7 @@ var parts = []func(*Config) needs{collNeeds, heapNeeds, cacheNeeds, memoryNeeds}
 // needs are those of all parts together.
 func (c *Config) needs() (all needs, err error) {
 	var register []func(*am.Table)
-	all.heaps, all.memory = &heaps{}, &transient{}
+	all.heaps, all.memory = &heaps{}, &memory{Memory: &transient.Memory{}}
 	for _, part := range c.parts {
 		n := part(c)
 		all.sized = append(all.sized, n.sized...)

@@ -18,12 +18,7 @@ func mayComeUnasked(ctx context.Context, w *Worker, rank int, name string) error
 	if err := SendPayload(ctx, w, rank, name, nil); err != nil { // the first is announced
 		return err
 	}
-	return until(ctx, "the receiver says what may come unasked", func() bool {
-		m := w.job.memory
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		return m.senders[rank] != nil
-	})
+	return until(ctx, "the receiver says what may come unasked", func() bool { return mayBeUnasked(w.job, rank, name, 0) })
 }
 
 // closed is the function of a rank of joinEach, with the end of its job.

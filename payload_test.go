@@ -12,12 +12,22 @@ import (
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/internal/pagepool"
+	"github.com/ibconduit/conduit/internal/transient"
 )
 
 // withPayloads adds a function that takes payloads.
 func withPayloads(cfg Config, name string, f func(*Payload)) Config {
 	cfg.Memory.Payloads = map[string]func(*Payload){name: f}
 	return cfg
+}
+
+// mayBeUnasked reports whether a payload to the function of that name at a rank would go unasked.
+func mayBeUnasked(j *Job, rank int, name string, n int) bool {
+	ok := j.memory.TakeUnasked(rank, transient.Hash(name), n)
+	if ok {
+		j.memory.Untake(rank, n)
+	}
+	return ok
 }
 
 func TestPayloadsArriveInTheBudget(t *testing.T) {
@@ -112,9 +122,7 @@ func TestShortPayloadsComeUnasked(t *testing.T) {
 			return err
 		}
 		err := until(ctx, "the receiver has said what may come unasked", func() bool {
-			j.memory.mu.Lock()
-			defer j.memory.mu.Unlock()
-			return j.memory.senders[far] != nil
+			return mayBeUnasked(j, far, "in", 0)
 		})
 		for range 20 {
 			err = errors.Join(err, SendPayload(ctx, w, far, "in", b))
@@ -136,15 +144,7 @@ func TestShortPayloadsComeUnasked(t *testing.T) {
 			p.Release()
 		}
 		// Released, they may come unasked again.
-		err = errors.Join(err, w.Barrier(ctx), until(ctx, "the sender knows of it", func() bool {
-			j.memory.mu.Lock()
-			defer j.memory.mu.Unlock()
-			ok := j.memory.senders[far].Take(n)
-			if ok {
-				j.memory.senders[far].Untake(n)
-			}
-			return ok
-		}))
+		err = errors.Join(err, w.Barrier(ctx), until(ctx, "the sender knows of it", func() bool { return mayBeUnasked(j, far, "in", n) }))
 		return errors.Join(err, w.Barrier(ctx), unheld(ctx, j))
 	}))
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/segment"
 	"github.com/ibconduit/conduit/segment/dist"
 )
@@ -191,7 +192,9 @@ func (j *joining) compareShared(ctx context.Context, all []hello) error {
 }
 
 // orNothing is a line of another rank's, the last of which is empty.
-func orNothing(line string) string { return cmp.Or(printable([]byte(line)), "nothing") }
+func orNothing(line string) string {
+	return cmp.Or(errtext.Printable([]byte(line), maxReason), "nothing")
+}
 
 // local is n elements of this rank's segment at an offset that is known to be right.
 func local[T any](j *Job, off, n uint64) []T {

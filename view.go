@@ -2,6 +2,7 @@ package conduit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -40,7 +41,9 @@ func (v view) NewLanes() (env.Lanes, error) {
 	return l, nil
 }
 
-func (v view) Messages() am.Via { return v.j.services() }
+func (v view) Messages() am.Via          { return v.j.services() }
+func (v view) Endpoints() []*am.Endpoint { return v.j.library.all }
+func (v view) Learned()                  { v.j.learned() }
 
 func (v view) CopyMax() int { return v.j.networks.copyMax }
 
@@ -52,11 +55,48 @@ func (v view) Crowded() bool { return v.j.sharing.Crowded() }
 
 func (v view) Down(rank int) error           { return v.j.members.cause(rank) }
 func (v view) SetDown(rank int, cause error) { v.j.members.die(rank, cause) }
-func (v view) Closing() <-chan struct{}      { return v.j.members.over.Done() }
+func (v view) Context() context.Context      { return v.j.members.over }
 func (v view) Host() env.Host                { return env.Goroutines{} }
 func (v view) Logger() *slog.Logger          { return v.j.cfg.Logger }
-func (v view) Budget() env.Budget            { return v.j.memory.env() }
+
+func (v view) Budget() env.Budget {
+	if b := v.j.memory.Budget(); b != nil {
+		return b
+	}
+	return nil
+}
 
 // OnDown has the networks informed first: when a part learns of a death from the goroutine that
 // found it, they have ended what went to that rank.
 func (v view) OnDown(f func(rank int, cause error)) (stop func()) { return v.j.members.informs(f) }
+
+// workerView is what a part sees of a worker: env.Worker.
+type workerView struct{ w *Worker }
+
+func (v workerView) Open(op string) error {
+	if v.w.peers == nil {
+		return errClosed(op, "worker")
+	}
+	return nil
+}
+
+func (v workerView) Enter(op string) error { return v.w.enter(op) }
+func (v workerView) Exit()                 { v.w.exit() }
+
+func (v workerView) Get(rank int, off uint64, dst []byte) (env.Get, error) {
+	p := getSlice(v.w, dst, Ptr[byte]{node: uint32(rank + 1), off: off}, 0)
+	if p.lane == nil || p.err == nil && p.h == fabric.Done || errors.Is(p.err, ErrPeerDown) {
+		return nil, p.err
+	}
+	return &partGet{p}, p.err
+}
+
+// partGet is a get of a part: env.Get.
+type partGet struct{ p Pending }
+
+func (g *partGet) Wait(ctx context.Context) (bool, error) {
+	err := g.p.wait(ctx)
+	return g.p.h == fabric.Done, err
+}
+
+func (g *partGet) Test() (bool, error) { return g.p.test() }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -117,19 +118,23 @@ func TestAPartLearnsOfEachDeathOnce(t *testing.T) {
 }
 
 func TestAPartLearnsThatItsJobEnds(t *testing.T) {
-	closing := make(chan (<-chan struct{}), 2)
+	closing := make(chan context.Context, 2)
 	runLocal(t, 2, Config{SegmentSize: 4096, Fabric: FabricSHM}, func(_ context.Context, j *Job) error {
-		closing <- view{j}.Closing()
+		closing <- view{j}.Context()
 		return nil
 	})
 	for range 2 {
-		<-(<-closing)
+		ctx := <-closing
+		<-ctx.Done()
+		if err := context.Cause(ctx); !errors.Is(err, os.ErrClosed) {
+			t.Error(err)
+		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	err := RunLocalConfig(ctx, 1, Config{SegmentSize: 4096, Getenv: noEnv}, func(j *Job) error {
 		cancel()
-		<-view{j}.Closing()
-		return j.checkOpen()
+		<-view{j}.Context().Done()
+		return errors.Join(j.checkOpen(), wantErr(context.Cause(view{j}.Context()), context.Canceled, "the job was cancelled"))
 	})
 	if !errors.Is(err, context.Canceled) {
 		t.Error(err)

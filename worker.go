@@ -12,6 +12,7 @@ import (
 	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/offheap"
 	"github.com/ibconduit/conduit/internal/owner"
+	"github.com/ibconduit/conduit/internal/transient"
 )
 
 // Worker is one line of communication: operations, their completions, and
@@ -37,7 +38,7 @@ type Worker struct {
 	inChain bool
 	chain   *chain // nil before the first Chain
 
-	fetches *fetcher // nil before the first FetchSet
+	fetches *transient.Fetcher // nil before the first FetchSet
 
 	waitStop func() error // stopWaiting, bound once: WaitUntil allocates nothing
 
@@ -137,7 +138,7 @@ func (w *Worker) flush(ctx context.Context) error {
 			lost(inRegion(err, w.begin))
 		}
 	}
-	w.fetches.flushed(ctx)
+	w.fetches.Flushed(ctx)
 	w.fences.flushed(all)
 	return all
 }
@@ -334,9 +335,7 @@ func (w *Worker) Close() error {
 func (w *Worker) release() error {
 	err := inRegion(closeLanes(w.lanes), w.begin)
 	w.lanes, w.peers, w.routes, w.fences = nil, nil, nil, nil
-	if w.fetches != nil {
-		w.fetches.stop()
-	}
+	w.fetches.Close()
 	if w.freeDirect != nil {
 		w.freeDirect()
 		w.direct, w.freeDirect = nil, nil

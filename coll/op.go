@@ -234,7 +234,7 @@ func (o *step) look() error {
 		return e
 	}
 	select {
-	case <-o.t.teams.env.Closing():
+	case <-o.t.teams.env.Context().Done():
 		return errClosing
 	default:
 	}

@@ -144,7 +144,7 @@ func (t *health) agree(ctx context.Context) (outside, error) {
 			return a.out, t.teams.flush(ctx)
 		}
 		select {
-		case <-t.teams.env.Closing():
+		case <-t.teams.env.Context().Done():
 			return nil, errClosing
 		default:
 		}

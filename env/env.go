@@ -31,6 +31,11 @@ type Env interface {
 
 	// Messages is where requests to handlers of the library go through; nil in a job that has none.
 	Messages() am.Via
+	// Endpoints are those of Messages, one of each network, the slowest last.
+	Endpoints() []*am.Endpoint
+	// Learned is called after a message that tells the program what another rank wrote before it:
+	// each worker acquires before its next access.
+	Learned()
 
 	// CopyMax is the largest put in bytes whose source is free for reuse when Put returns, on every
 	// network of the job (fabric.Limits).
@@ -50,8 +55,8 @@ type Env interface {
 	// OnDown has f called for each death, also for those so far, once each, and until the returned
 	// function is called. f must not block, and may run on any goroutine.
 	OnDown(f func(rank int, cause error)) (stop func())
-	// Closing is closed when the job closes under what still waits.
-	Closing() <-chan struct{}
+	// Context ends when the job closes under calls that still wait. Its cause is the error for them.
+	Context() context.Context
 
 	Host() Host
 	Logger() *slog.Logger

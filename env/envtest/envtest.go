@@ -4,6 +4,7 @@
 package envtest
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -18,7 +19,8 @@ type rank struct {
 	id, size int
 	regions  map[string]env.Region
 	net      fabric.Network
-	closing  chan struct{}
+	ctx      context.Context
+	closing  context.CancelCauseFunc
 	messages *am.Endpoint // nil: none
 
 	mu      sync.Mutex
@@ -29,8 +31,9 @@ type rank struct {
 }
 
 func newRank(id, size int, net fabric.Network) *rank {
-	return &rank{id: id, size: size, net: net, closing: make(chan struct{}),
-		down: map[int]error{}, watches: map[int]func(int, error){}}
+	r := &rank{id: id, size: size, net: net, down: map[int]error{}, watches: map[int]func(int, error){}}
+	r.ctx, r.closing = context.WithCancelCause(context.Background())
+	return r
 }
 
 // layOut returns where regions lie, and the bytes of a segment.
@@ -74,7 +77,8 @@ func (r *rank) NewLanes() (env.Lanes, error) {
 }
 
 func (r *rank) CopyMax() int             { return r.net.Limits().CopyMax }
-func (r *rank) Closing() <-chan struct{} { return r.closing }
+func (r *rank) Context() context.Context { return r.ctx }
+func (r *rank) Learned()                 {}
 func (r *rank) Logger() *slog.Logger     { return slog.New(slog.DiscardHandler) }
 func (r *rank) Budget() env.Budget       { return nil }
 

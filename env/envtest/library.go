@@ -37,3 +37,10 @@ func (r *rank) Messages() am.Via {
 	}
 	return r.messages
 }
+
+func (r *rank) Endpoints() []*am.Endpoint {
+	if r.messages == nil {
+		return nil
+	}
+	return []*am.Endpoint{r.messages}
+}

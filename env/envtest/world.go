@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"os"
 	"time"
 
 	"github.com/ibconduit/conduit/am"
@@ -79,7 +80,7 @@ func (w *World) Kill(rank int) {
 }
 
 // Close has the job of a rank begin to close.
-func (w *World) Close(rank int) { close(w.ranks[rank].closing) }
+func (w *World) Close(rank int) { w.ranks[rank].closing(os.ErrClosed) }
 
 func (r *simRank) Host() env.Host { return r.host }
 

@@ -9,14 +9,15 @@ import (
 )
 
 // floors are the packages from the ground up. A package imports only lower ones.
-// "x/..." stands for x and all below it, whose packages may also import each other.
+// "x/..." stands for x and all below it, whose packages may also import each other. A package that
+// is named itself stands where that is.
 var floors = [][]string{
 	0: {"verbs", "memevents", "segment", "segment/alloc", "segment/dist", "flow", "flow/pressure", "bootstrap", "bootstrap/pmix", "cache/fencecheck", "internal/..."},
 	1: {"fabric", "regcache"},
 	2: {"fabric/ibv", "fabric/shm", "fabric/sim"},
 	3: {"am"},
 	4: {"env"},
-	5: {"coll", "cache", "segment/heap"},
+	5: {"coll", "cache", "segment/heap", "internal/transient"},
 	6: {".", "metrics", "bench", "cmd/internal/..."},
 	7: {"cmd/ibbench/...", "cmd/ibrun/...", "examples/...", "hack/..."},
 }
@@ -50,14 +51,15 @@ func matches(pattern, p string) bool {
 }
 
 func floorOf(p string) (floor int, pattern string) {
+	floor = -1
 	for i, patterns := range floors {
-		for _, pattern := range patterns {
-			if matches(pattern, p) {
-				return i, pattern
+		for _, x := range patterns {
+			if matches(x, p) && (floor < 0 || x == p) {
+				floor, pattern = i, x
 			}
 		}
 	}
-	return -1, ""
+	return floor, pattern
 }
 
 func mayImport(from, to string) bool {
@@ -137,6 +139,11 @@ func TestPackagesImportOnlyLowerFloors(t *testing.T) {
 			name:  "from the cellar",
 			files: map[string]string{"internal/x/a.go": imp("verbs"), "verbs/a.go": ""},
 			want:  []string{"internal/x (floor 0) imports verbs"},
+		},
+		planted{
+			name:  "to a part from below",
+			files: map[string]string{"internal/x/a.go": imp("internal/transient"), "internal/transient/a.go": imp("env") + "\n" + imp("coll"), "env/a.go": "", "coll/a.go": ""},
+			want:  []string{"internal/transient (floor 5) imports coll (floor 5)", "internal/x (floor 0) imports internal/transient (floor 5)"},
 		},
 		planted{
 			name:  "a package on no floor",

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"syscall"
+	"unicode"
 )
 
 // Join writes "head: part: part (remedy)". What is empty, nil or errno 0 is left out.
@@ -49,4 +50,14 @@ func A(noun any) string {
 		return "an " + s
 	}
 	return "a " + s
+}
+
+// Printable is text of another process, which may be anything, for an error: the first bytes of it.
+func Printable(b []byte, most int) string {
+	return strings.Map(func(c rune) rune {
+		if !unicode.IsPrint(c) {
+			return ' '
+		}
+		return c
+	}, strings.ToValidUTF8(string(b[:min(len(b), most)]), ""))
 }

@@ -52,3 +52,11 @@ func TestANounHasItsArticle(t *testing.T) {
 		}
 	}
 }
+
+func TestForeignTextIsPrintable(t *testing.T) {
+	for text, want := range map[string]string{"a\nb\x00c": "a b c", "\xffé\x1b[1m": "é [1m", "abcdefghijk": "abcdefgh", "": ""} {
+		if got := Printable([]byte(text), 8); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -1,4 +1,4 @@
-package conduit
+package transient
 
 import (
 	"context"
@@ -7,13 +7,14 @@ import (
 	"sync/atomic"
 
 	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/fabric"
 )
 
-// FetchRequest is a request of another rank for data (MemoryConfig.Fetches). It is to be answered
+// FetchRequest is a request of another rank for data (Config.Fetches). It is to be answered
 // once, by any goroutine, at once or later: a rank whose data are not ready yet keeps it until they
 // are.
 type FetchRequest struct {
-	t        *transient
+	m        *Memory
 	from     int
 	number   uint64
 	size     int
@@ -23,58 +24,36 @@ type FetchRequest struct {
 }
 
 // asks is the handler of a request.
-func (t *transient) asks(c *am.Call) {
-	r := &FetchRequest{t: t, from: c.From(), number: c.Arg(0), args: append([]uint64(nil), c.Args()[min(3, c.Len()):]...)}
+func (m *Memory) asks(c *am.Call) {
+	r := &FetchRequest{m: m, from: c.From(), number: c.Arg(0), args: append([]uint64(nil), c.Args()[min(3, c.Len()):]...)}
 	if n := c.Arg(1); n <= 1<<40 {
 		r.size = int(n)
 	}
-	t.mu.Lock()
-	if r.open = t.serving[r.from]; r.open == nil {
+	m.mu.Lock()
+	if r.open = m.serving[r.from]; r.open == nil {
 		r.open = new(atomic.Int64)
-		t.serving[r.from] = r.open
+		m.serving[r.from] = r.open
 	}
-	t.mu.Unlock()
-	f, ok := t.makers[c.Arg(2)]
+	m.mu.Unlock()
+	f, ok := m.makers[c.Arg(2)]
 	switch n := r.open.Add(1); {
 	case c.Len() < 3 || r.size == 0 || n > 2*maxRequests:
 		r.open.Add(-1)
-		t.job.cfg.Logger.Warn("fetch", "rank", r.from, "dropped", "a request that is malformed, or one of too many", "unanswered", n-1)
+		m.env.Logger().Warn("fetch", "rank", r.from, "dropped", "a request that is malformed, or one of too many", "unanswered", n-1)
 	case !ok:
-		go r.Fail(t.job.life, errors.New("it has no function of this name (Config.Memory.Fetches)"))
+		go r.Fail(m.env.Context(), errors.New("it has no function of this name (Config.Memory.Fetches)"))
 	case n > maxRequests:
-		go r.Fail(t.job.life, fmt.Errorf("it has %d requests of this rank to answer already", maxRequests))
+		go r.Fail(m.env.Context(), fmt.Errorf("it has %d requests of this rank to answer already", maxRequests))
 	default:
 		go r.run(f)
 	}
 }
 
 func (r *FetchRequest) run(f named[*FetchRequest]) {
-	called(r.t.job, func() { f.call(r) }, func(failure any) {
-		_ = r.Fail(r.t.job.life, fmt.Errorf("its function panicked: %v", failure)) // unless it has answered
+	r.m.called(func() { f.call(r) }, func(failure any) {
+		_ = r.Fail(r.m.env.Context(), fmt.Errorf("its function panicked: %v", failure)) // unless it has answered
 	})
 }
-
-// called calls a function of the program's, on a goroutine that is only for that. One that ends the
-// goroutine counts as one that panics.
-func called(j *Job, f func(), failed func(failure any)) {
-	returned := false
-	defer func() {
-		v := recover()
-		if v == nil && !returned {
-			v = "it called runtime.Goexit"
-		}
-		if v != nil {
-			failed(v)
-		}
-		j.learned()
-	}()
-	j.learned()
-	f()
-	returned = true
-}
-
-// Job is the job of the rank that is asked.
-func (r *FetchRequest) Job() *Job { return r.t.job }
 
 // From is the rank that asks.
 func (r *FetchRequest) From() int { return r.from }
@@ -105,9 +84,9 @@ func (r *FetchRequest) Reply(ctx context.Context, data []byte) error {
 	if !r.take() {
 		return am.ErrAnswered
 	}
-	err := r.t.data.Send(ctx, r.t.via(), r.from, data, r.number)
-	if err != nil && !errors.As(err, new(*am.RefusedError)) && !errors.Is(err, ErrPeerDown) {
-		go r.refuse(r.t.job.life, err) // it may not have been announced
+	err := r.m.data.Send(ctx, r.m.via(), r.from, data, r.number)
+	if err != nil && !errors.As(err, new(*am.RefusedError)) && !errors.Is(err, fabric.ErrPeerDown) {
+		go r.refuse(r.m.env.Context(), err) // it may not have been announced
 	}
 	return err
 }
@@ -120,7 +99,7 @@ func (r *FetchRequest) Fail(ctx context.Context, why error) error {
 	}
 	err := r.refuse(ctx, why)
 	if err != nil && ctx.Err() != nil {
-		go r.refuse(r.t.job.life, why)
+		go r.refuse(r.m.env.Context(), why)
 	}
 	return err
 }
@@ -135,5 +114,5 @@ func (r *FetchRequest) take() bool {
 
 func (r *FetchRequest) refuse(ctx context.Context, why error) error {
 	text := []byte(why.Error())
-	return r.t.refuse.PostWith(ctx, r.t.via(), r.from, am.Medium(text[:min(len(text), maxFetchText)]), r.number)
+	return r.m.refuse.PostWith(ctx, r.m.via(), r.from, am.Medium(text[:min(len(text), maxFetchText)]), r.number)
 }

@@ -1,4 +1,4 @@
-package conduit
+package transient
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/pagepool"
 )
 
@@ -32,7 +33,7 @@ const (
 	maxRequests = 4096
 )
 
-// fetchProtocol is FetchFrom, as who asks and as who makes, under transient.mu.
+// fetchProtocol is FetchFrom, as who asks and as who makes, under Memory.mu.
 type fetchProtocol struct {
 	makers map[uint64]named[*FetchRequest]
 	ask    *am.Handler
@@ -45,21 +46,21 @@ type fetchProtocol struct {
 	serving map[int]*atomic.Int64              // requests of each rank that are unanswered
 }
 
-func (t *transient) registerFetches(table *am.Table) {
-	t.ask = table.Handle(fetchName, t.asks)
-	t.refuse = table.Handle(fetchFailName, t.refused)
-	t.data = table.HandleLarge(fetchDataName, am.Receiver{Announced: t.announced, Ended: t.arrived, Quick: true})
+func (m *Memory) registerFetches(table *am.Table) {
+	m.ask = table.Handle(fetchName, m.asks)
+	m.refuse = table.Handle(fetchFailName, m.refused)
+	m.data = table.HandleLarge(fetchDataName, am.Receiver{Announced: m.announced, Ended: m.arrived, Quick: true})
 }
 
-func (t *transient) openFetches() {
-	t.makers = byHash(t.cfg.Fetches)
-	t.asked, t.coming, t.serving = map[uint64]*messageFetch{}, map[*am.Announcement]*messageFetch{}, map[int]*atomic.Int64{}
+func (m *Memory) openFetches() {
+	m.makers = byHash(m.cfg.Fetches)
+	m.asked, m.coming, m.serving = map[uint64]*messageFetch{}, map[*am.Announcement]*messageFetch{}, map[int]*atomic.Int64{}
 }
 
 // landing is where the data of a set's messages arrive: runs of the region, which are taken at
 // once, so that no two sets have a part each of what the other waits for.
 type landing struct {
-	t       *transient
+	m       *Memory
 	fetches []*messageFetch
 
 	p      *flow.Pending // the set
@@ -69,7 +70,7 @@ type landing struct {
 
 	waits bool // for them, in Wait
 
-	// Under transient.mu.
+	// Under Memory.mu.
 	begun  bool
 	placed bool // the runs are taken
 	gone   bool // they will not be
@@ -88,9 +89,9 @@ func (l *landing) bytes() (n uint64) {
 // give them back.
 func (l *landing) wait() error {
 	l.waits = true
-	l.t.mu.Lock()
+	l.m.mu.Lock()
 	pending := l.begun && !l.placed
-	l.t.mu.Unlock()
+	l.m.mu.Unlock()
 	if pending {
 		return l.p.HoldAndWait()
 	}
@@ -103,8 +104,8 @@ func (l *landing) begin(first *messageFetch) {
 	for i, f := range l.fetches {
 		sizes[i] = f.n
 	}
-	if l.region = l.t.region; l.p.Reserved() {
-		l.region = l.t.reserved
+	if l.region = l.m.region; l.p.Reserved() {
+		l.region = l.m.reserved
 	}
 	l.p.WaitsForPlace(true)
 	if l.claim = l.region.Take(sizes, l.ready); l.waits {
@@ -117,8 +118,8 @@ func (l *landing) begin(first *messageFetch) {
 // withdraw reports whether a fetch that fails may end: no run is being taken for it.
 func (l *landing) withdraw(f *messageFetch, err error) bool {
 	gone := l.claim.Cancel()
-	l.t.mu.Lock()
-	defer l.t.mu.Unlock()
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
 	if l.gone = l.gone || gone; !l.gone && !l.placed {
 		f.late = err
 	}
@@ -129,7 +130,7 @@ func (l *landing) withdraw(f *messageFetch, err error) bool {
 func (l *landing) ready(offs []uint64) {
 	var send, late []*messageFetch
 	l.p.WaitsForPlace(false)
-	l.t.mu.Lock()
+	l.m.mu.Lock()
 	l.placed = true
 	for i, f := range l.fetches {
 		f.off = offs[i]
@@ -140,7 +141,7 @@ func (l *landing) ready(offs []uint64) {
 			send = append(send, f)
 		}
 	}
-	l.t.mu.Unlock()
+	l.m.mu.Unlock()
 	for _, f := range late {
 		f.ended(f.late)
 	}
@@ -151,8 +152,8 @@ func (l *landing) ready(offs []uint64) {
 
 // lease has the data of all fetches valid.
 func (l *landing) lease(of *flow.Lease) {
-	l.t.mu.Lock()
-	defer l.t.mu.Unlock()
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
 	for _, f := range l.fetches {
 		f.out.data, f.out.lease = l.region.Memory(f.off, f.size), of
 	}
@@ -160,15 +161,15 @@ func (l *landing) lease(of *flow.Lease) {
 
 // messageFetch is a fetch of what a function at another rank makes: flow.Fetch.
 type messageFetch struct {
-	t    *transient
+	m    *Memory
 	land *landing
 	rank int
 	name string
 	n    int // bytes at most
 	args []uint64
-	out  *fetched
+	out  *Fetched
 
-	// Under transient.mu.
+	// Under Memory.mu.
 	state  fetchState
 	number uint64
 	off    uint64             // in the region, once placed
@@ -195,12 +196,12 @@ func (f *messageFetch) Bytes() int64 { return int64(pagepool.Round(uint64(f.n)))
 
 // Start asks for the data, when there is a place for them.
 func (f *messageFetch) Start(ended func(error)) {
-	f.t.mu.Lock()
+	f.m.mu.Lock()
 	f.state, f.ended = fetchAsked, ended
 	begin := !f.land.begun
 	f.land.begun = true
 	placed := f.land.placed
-	f.t.mu.Unlock()
+	f.m.mu.Unlock()
 	switch {
 	case begin:
 		f.land.begin(f)
@@ -212,24 +213,24 @@ func (f *messageFetch) Start(ended func(error)) {
 // send asks for the data, at once or as soon as a message can be sent.
 func (f *messageFetch) send() {
 	ctx, cancel := context.WithCancel(context.Background())
-	f.t.mu.Lock()
+	f.m.mu.Lock()
 	if f.state != fetchAsked {
-		f.t.mu.Unlock()
+		f.m.mu.Unlock()
 		cancel()
 		return
 	}
-	f.t.fetches++
-	f.number, f.giveUp = f.t.fetches, cancel
-	f.t.asked[f.number] = f
-	args := append([]uint64{f.number, uint64(f.n), nameHash(f.name)}, f.args...)
-	f.t.mu.Unlock()
-	if f.t.ask.TryPost(f.t.via(), f.rank, args...) == nil {
+	f.m.fetches++
+	f.number, f.giveUp = f.m.fetches, cancel
+	f.m.asked[f.number] = f
+	args := append([]uint64{f.number, uint64(f.n), Hash(f.name)}, f.args...)
+	f.m.mu.Unlock()
+	if f.m.ask.TryPost(f.m.via(), f.rank, args...) == nil {
 		cancel()
 		return
 	}
 	go func() { // for want of a credit, or because the rank is dead
 		defer cancel()
-		if err := f.t.ask.Post(ctx, f.t.via(), f.rank, args...); err != nil {
+		if err := f.m.ask.Post(ctx, f.m.via(), f.rank, args...); err != nil {
 			f.fail(err)
 		}
 	}()
@@ -237,15 +238,15 @@ func (f *messageFetch) send() {
 
 // fail ends a fetch whose memory was granted to nobody.
 func (f *messageFetch) fail(err error) {
-	f.t.mu.Lock()
+	f.m.mu.Lock()
 	if f.state != fetchAsked {
-		f.t.mu.Unlock()
+		f.m.mu.Unlock()
 		return
 	}
 	f.state = fetchOver
-	delete(f.t.asked, f.number)
+	delete(f.m.asked, f.number)
 	giveUp, placed := f.giveUp, f.land.placed
-	f.t.mu.Unlock()
+	f.m.mu.Unlock()
 	if giveUp != nil {
 		giveUp()
 	}
@@ -263,9 +264,9 @@ func (f *messageFetch) Cancel() { f.fail(flow.ErrWithdrawn) }
 
 // Free implements flow.Fetch.
 func (f *messageFetch) Free() {
-	f.t.mu.Lock()
+	f.m.mu.Lock()
 	placed := f.land.placed
-	f.t.mu.Unlock()
+	f.m.mu.Unlock()
 	if placed {
 		f.land.region.Give(f.off, f.n)
 	}
@@ -275,34 +276,34 @@ func (f *messageFetch) Free() {
 var errNotAwaited = errors.New("nobody waits for these data any more")
 
 // announced grants data the memory that was taken for them.
-func (t *transient) announced(a *am.Announcement) {
-	t.mu.Lock()
-	f := t.asked[a.Arg(0)]
+func (m *Memory) announced(a *am.Announcement) {
+	m.mu.Lock()
+	f := m.asked[a.Arg(0)]
 	if f == nil || f.rank != a.From() || a.Size() > f.n {
-		t.mu.Unlock()
+		m.mu.Unlock()
 		_ = a.Refuse(errNotAwaited) // or its sender is dead
 		return
 	}
-	delete(t.asked, f.number)
-	t.coming[a] = f
+	delete(m.asked, f.number)
+	m.coming[a] = f
 	f.state, f.size = fetchComing, a.Size()
-	t.mu.Unlock()
+	m.mu.Unlock()
 	_ = a.Grant(f.land.region.begin + f.off) // an error is that it has ended: arrived learns of it
 }
 
 // arrived is told how data ended that were announced.
-func (t *transient) arrived(a *am.Announcement, err error) {
-	t.mu.Lock()
-	f := t.coming[a]
-	delete(t.coming, a)
+func (m *Memory) arrived(a *am.Announcement, err error) {
+	m.mu.Lock()
+	f := m.coming[a]
+	delete(m.coming, a)
 	if f != nil {
 		f.state = fetchOver
 	}
-	t.mu.Unlock()
+	m.mu.Unlock()
 	if f == nil {
 		return // refused
 	}
-	t.job.learned()
+	m.env.Learned()
 	if err != nil {
 		err = f.failed(err)
 	}
@@ -310,12 +311,12 @@ func (t *transient) arrived(a *am.Announcement, err error) {
 }
 
 // refused is the handler of what a function did not make.
-func (t *transient) refused(c *am.Call) {
-	t.mu.Lock()
-	f := t.asked[c.Arg(0)]
-	t.mu.Unlock()
+func (m *Memory) refused(c *am.Call) {
+	m.mu.Lock()
+	f := m.asked[c.Arg(0)]
+	m.mu.Unlock()
 	if f != nil && f.rank == c.From() {
-		f.fail(&FetchError{Rank: f.rank, Name: f.name, Text: printable(c.Payload())})
+		f.fail(&FetchError{Rank: f.rank, Name: f.name, Text: errtext.Printable(c.Payload(), maxFetchText)})
 	}
 }
 
@@ -331,16 +332,16 @@ func (e *FetchError) Error() string {
 }
 
 // fetchesDown ends the fetches that wait for a rank to announce data.
-func (t *transient) fetchesDown(rank int, err error) {
+func (m *Memory) fetchesDown(rank int, err error) {
 	var all []*messageFetch
-	t.mu.Lock()
-	for _, f := range t.asked {
+	m.mu.Lock()
+	for _, f := range m.asked {
 		if f.rank == rank {
 			all = append(all, f)
 		}
 	}
-	delete(t.serving, rank)
-	t.mu.Unlock()
+	delete(m.serving, rank)
+	m.mu.Unlock()
 	for _, f := range all {
 		f.fail(err)
 	}
