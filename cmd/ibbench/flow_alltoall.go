@@ -87,7 +87,7 @@ func (o *allToAllReport) series() (all []*report.Series) {
 				continue
 			}
 			s := flowSeries("alltoall", p.Size, plan.DefOp, "ns", round(1e3*p.Median[side.Name]), round(1e3*p.Micros[side.Name]),
-				report.Flow{Arm: side.Name, Counts: "bytes for each rank"})
+				flowMemory{arm: side.Name, counts: "bytes for each rank"})
 			s.Result.OpsPerSample = p.Loop
 			for _, us := range p.Rounds[side.Name] {
 				ns := round(1e3 * us)

@@ -221,7 +221,7 @@ func (o *ftReport) where() (ranks int, network string) { return o.Ranks, o.Fabri
 func (o *ftReport) series() (all []*report.Series) {
 	for _, r := range slices.Concat(o.Ample, o.Limits, o.Parts) {
 		all = append(all, flowTime("ft", "class "+o.Class, int64(r.Parts), r.Elapsed, o.Iterations,
-			report.Flow{Arm: r.Arm, Counts: "parts of a rank", Limit: r.Limit, Peak: r.Peak, Faults: r.Faults, Failed: r.Failed}))
+			flowMemory{arm: r.Arm, counts: "parts of a rank", limit: r.Limit, peak: r.Peak, faults: r.Faults, failed: r.Failed}))
 	}
 	return all
 }

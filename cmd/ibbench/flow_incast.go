@@ -123,7 +123,7 @@ func (o *incastReport) where() (ranks int, network string) { return o.Ranks, o.F
 func (o *incastReport) series() (all []*report.Series) {
 	for _, r := range o.Rows {
 		s := flowSeries("incast", o.Size, plan.DefRate, "B/s", math.Round(1e9*r.GBps), math.Round(1e9*slices.Min(r.rates)),
-			report.Flow{Arm: "memory for " + r.memory(), Counts: "bytes of a payload", Limit: r.Limit, Peak: r.Peak})
+			flowMemory{arm: "memory for " + r.memory(), counts: "bytes of a payload", limit: r.Limit, peak: r.Peak})
 		for _, rate := range r.rates {
 			s.Rounds = append(s.Rounds, report.Figures{Mean: math.Round(1e9 * rate)})
 		}

@@ -16,15 +16,15 @@ func (o *jacobiReport) series() (all []*report.Series) {
 	grid := fmt.Sprintf("%d points of cubes of %d^3", o.Points, o.Edge)
 	for _, r := range slices.Concat(o.Runs, o.Sweep) {
 		all = append(all, flowTime("jacobi", grid, int64(r.Cubes), r.Elapsed, o.Iterations,
-			report.Flow{Arm: armName(r.Arm, r.Tokens), Counts: "cubes along x", Limit: o.Limit, Peak: r.Peak, Faults: r.Faults, Failed: r.Failed}))
+			flowMemory{arm: armName(r.Arm, r.Tokens), counts: "cubes along x", limit: o.Limit, peak: r.Peak, faults: r.Faults, failed: r.Failed}))
 	}
 	if o.Hog == nil {
 		return all
 	}
 	for _, r := range o.Hog.Rows {
-		f := report.Flow{Arm: armName(r.Arm, r.Tokens), Counts: "cubes along x", Limit: o.Limit, Failed: r.Failed}
+		f := flowMemory{arm: armName(r.Arm, r.Tokens), counts: "cubes along x", limit: o.Limit, failed: r.Failed}
 		all = append(all, flowTime("jacobi before a hog", grid, int64(o.Hog.Cubes), r.Phase1, 1, f))
-		f.Faults = r.Faults
+		f.faults = r.Faults
 		all = append(all, flowTime("jacobi with a hog", grid, int64(o.Hog.Cubes), r.Phase2, 1, f))
 	}
 	return all

@@ -42,7 +42,7 @@ func TestPairsAreAMatrixWithWhatStandsOut(t *testing.T) {
 		t.Errorf("no finding in\n%s", got)
 	}
 	quiet := pairsSeries(8)
-	quiet.Pairs.Findings = nil
+	quiet.Pairs().Findings = nil
 	if got := format(t, "text", quiet); !strings.Contains(got, "\nlatency: no pair stands out by a factor of 2\n") {
 		t.Errorf("nothing said in\n%s", got)
 	}
