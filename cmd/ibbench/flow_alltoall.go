@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -120,15 +119,4 @@ func (o *allToAllReport) text() string {
 		fmt.Fprintf(&b, "   %.2f to %s\n", worst/best, name)
 	}
 	return b.String()
-}
-
-func (o *allToAllReport) csv() [][]string {
-	rows := [][]string{{"bytes", "side", "least", "median"}}
-	for _, p := range o.Points {
-		for _, s := range o.Sides {
-			rows = append(rows, []string{strconv.FormatInt(p.Size, 10), s.Name, strconv.FormatFloat(p.Micros[s.Name], 'f', 3, 64),
-				strconv.FormatFloat(p.Median[s.Name], 'f', 3, 64)})
-		}
-	}
-	return rows
 }

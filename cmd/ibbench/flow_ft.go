@@ -343,18 +343,6 @@ func (o *ftReport) text() string {
 	return b.String()
 }
 
-func (o *ftReport) csv() [][]string {
-	rows := [][]string{{"table", "arm", "parts", "limit", "seconds", "faults", "peak", "persistent", "in_flight", "failed"}}
-	for table, runs := range map[string][]ftRun{"ample": o.Ample, "limits": o.Limits, "parts": o.Parts} {
-		for _, r := range runs {
-			rows = append(rows, []string{table, r.Arm, strconv.Itoa(r.Parts), strconv.FormatInt(r.Limit, 10), seconds(r), faults(r),
-				strconv.FormatInt(r.Peak, 10), strconv.FormatInt(r.Sizes.Persistent, 10), strconv.FormatInt(r.Sizes.InFlight, 10), r.Failed})
-		}
-	}
-	slices.SortStableFunc(rows[1:], func(x, y []string) int { return strings.Compare(x[0], y[0]) })
-	return rows
-}
-
 // svg draws the faults by limit, and time by parts as the paper's figure 6b.
 func (o *ftReport) svg() string {
 	lines := func(runs []ftRun, x, y func(ftRun) float64) (all []chart.Line) {

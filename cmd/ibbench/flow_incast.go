@@ -154,11 +154,3 @@ func (o *incastReport) text() string {
 	}
 	return b.String()
 }
-
-func (o *incastReport) csv() [][]string {
-	rows := [][]string{{"memory", "gbps", "share", "peak", "limit"}}
-	for _, r := range o.Rows {
-		rows = append(rows, []string{r.memory(), fmt.Sprintf("%.4f", r.GBps), fmt.Sprintf("%.4f", r.Share), strconv.FormatInt(r.Peak, 10), strconv.FormatInt(r.Limit, 10)})
-	}
-	return rows
-}

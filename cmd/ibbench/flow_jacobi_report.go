@@ -143,18 +143,3 @@ func (o *jacobiReport) tables(b *strings.Builder) {
 	}
 	b.WriteString("\n")
 }
-
-func (o *jacobiReport) csv() [][]string {
-	rows := [][]string{{"table", "arm", "tokens", "cubes", "limit", "persistent", "peak", "group", "faults", "seconds", "failed"}}
-	for _, t := range []struct {
-		name string
-		runs []jacobiRun
-	}{{"sizes", o.Runs}, {"tokens", o.Sweep}} {
-		for _, r := range t.runs {
-			n := func(v int64) string { return strconv.FormatInt(v, 10) }
-			rows = append(rows, []string{t.name, r.Arm, strconv.Itoa(r.Tokens), strconv.Itoa(r.Cubes), n(o.Limit), n(r.Sizes.Persistent), n(r.Peak), n(r.Group),
-				n(r.Faults), fmt.Sprintf("%.4f", r.Elapsed.Seconds()), r.Failed})
-		}
-	}
-	return rows
-}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,7 +30,6 @@ func failedCell(why string) string {
 // flowReport is what a kernel found.
 type flowReport interface {
 	text() string             // its tables
-	csv() [][]string          // likewise
 	series() []*report.Series // its runs
 	where() (ranks int, network string)
 }
@@ -96,10 +94,8 @@ func (c *flowOutput) check(plots bool) error {
 func (c *flowOutput) write(out io.Writer, r flowReport, svg ...func() string) error {
 	to := func(w io.Writer, format string) error {
 		switch format {
-		case "json", "ndjson", "bench":
+		case "json", "ndjson", "csv", "bench":
 			return writeSeries(w, format, r)
-		case "csv":
-			return csv.NewWriter(w).WriteAll(r.csv())
 		case "svg":
 			_, err := io.WriteString(w, svg[0]())
 			return err

@@ -3,15 +3,13 @@ package report
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/pairs"
 )
-
-// places of peers in the JSON, the one that a point is compared with first.
-var places = []string{"perftest", "mpi", "ucx"}
 
 // MarshalJSON writes the schema ibbench/1: what all points have, then metrics, peers and the raw
 // result, each at its place.
@@ -63,94 +61,57 @@ func place(tree map[string]any, name string, v any) {
 // UnmarshalJSON reads what MarshalJSON of this and earlier versions has written.
 func (s *Series) UnmarshalJSON(text []byte) error {
 	type plain Series
-	if err := json.Unmarshal(text, (*plain)(s)); err != nil {
+	var parts struct {
+		*plain
+		Perftest *Peer         `json:"perftest"`
+		MPI      *Peer         `json:"mpi"`
+		UCX      *Peer         `json:"ucx"`
+		Pairs    *pairs.Matrix `json:"pairs"`
+		Sizes    *Sizes        `json:"cache_sizes"`
+		Flow     struct{ Report json.RawMessage }
+	}
+	parts.plain = (*plain)(s)
+	var tree any
+	if err := errors.Join(json.Unmarshal(text, &parts), json.Unmarshal(text, &tree)); err != nil {
 		return err
 	}
-	var tree node
-	if err := json.Unmarshal(text, &tree.text); err != nil {
-		return err
+	switch {
+	case parts.Pairs != nil:
+		s.Raw = parts.Pairs
+	case parts.Sizes != nil:
+		s.Raw = parts.Sizes
+	case parts.Flow.Report != nil:
+		s.Raw = parts.Flow.Report
 	}
-	for i := range declared {
-		d := &declared[i]
-		found, err := tree.find(d.name)
-		if err != nil {
-			return err
+	s.addPeer("perftest", parts.Perftest)
+	s.addPeer("mpi", parts.MPI)
+	s.addPeer("ucx", parts.UCX)
+	for _, d := range declared {
+		if v := find(tree, d.name); v != nil {
+			m, ok := d.decode(v)
+			if !ok {
+				return fmt.Errorf("%s is %v", d.name, v)
+			}
+			s.put(d.name, m)
 		}
-		if found == nil {
-			continue
-		}
-		m, err := d.decode(found)
-		if err != nil {
-			return err
-		}
-		s.put(d.name, m)
-	}
-	return s.readObjects(&tree)
-}
-
-// readObjects reads peers and the raw result.
-func (s *Series) readObjects(tree *node) error {
-	for _, name := range places {
-		p := &Peer{Place: name}
-		if ok, err := tree.decode(name, p); err != nil {
-			return err
-		} else if ok {
-			s.Peers = append(s.Peers, p)
-		}
-	}
-	var report json.RawMessage
-	for name, raw := range map[string]any{"pairs": new(pairs.Matrix), "cache_sizes": new(Sizes), "flow.report": &report} {
-		if ok, err := tree.decode(name, raw); err != nil {
-			return err
-		} else if ok {
-			s.Raw = raw
-		}
-	}
-	if report != nil {
-		s.Raw = report
 	}
 	return nil
 }
 
-// node is an object of JSON, which is taken apart when something of it is looked for.
-type node struct {
-	text   json.RawMessage
-	fields map[string]*node
+func (s *Series) addPeer(place string, p *Peer) {
+	if p != nil {
+		p.Place = place
+		s.Peers = append(s.Peers, p)
+	}
 }
 
 // find returns what a name with dots stands for; nil where there is nothing.
-func (n *node) find(name string) (json.RawMessage, error) {
-	if n.fields == nil {
-		var fields map[string]json.RawMessage
-		if err := json.Unmarshal(n.text, &fields); err != nil {
-			return nil, err
-		}
-		n.fields = make(map[string]*node, len(fields))
-		for k, text := range fields {
-			n.fields[k] = &node{text: text}
-		}
+func find(tree any, name string) any {
+	for field := range strings.SplitSeq(name, ".") {
+		object, _ := tree.(map[string]any)
+		tree = object[field]
 	}
-	first, rest, nested := strings.Cut(name, ".")
-	switch x := n.fields[first]; {
-	case x == nil || string(x.text) == "null":
-		return nil, nil
-	case nested:
-		return x.find(rest)
-	default:
-		return x.text, nil
-	}
-}
-
-// decode reads what a name with dots stands for, if there is something.
-func (n *node) decode(name string, into any) (ok bool, err error) {
-	text, err := n.find(name)
-	if err != nil || text == nil {
-		return false, err
-	}
-	if err := json.Unmarshal(text, into); err != nil {
-		return false, fmt.Errorf("%s: %w", name, err)
-	}
-	return true, nil
+	return tree
 }
 
 // jsonWriter writes a series a line: as it comes, or in one array at the end, which is empty where

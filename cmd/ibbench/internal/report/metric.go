@@ -1,8 +1,6 @@
 package report
 
 import (
-	"encoding/json"
-	"fmt"
 	"math"
 	"strings"
 
@@ -232,33 +230,31 @@ func (d *declaration) encode(m Metric) any {
 	return m.Value
 }
 
-// decode reads what encode has returned.
-func (d *declaration) decode(text json.RawMessage) (m Metric, err error) {
+// decode reads a metric of the JSON.
+func (d *declaration) decode(v any) (m Metric, ok bool) {
 	switch d.form {
 	case label:
-		err = json.Unmarshal(text, &m.Text)
+		m.Text, ok = v.(string)
 	case truth:
 		var set bool
-		if err = json.Unmarshal(text, &set); set {
+		if set, ok = v.(bool); set {
 			m.Value = 1
 		}
 	case spread, estimate:
-		var v struct{ Median, Min, Max, Low, High float64 }
-		err = json.Unmarshal(text, &v)
-		m = Metric{Value: v.Median, Low: v.Min + v.Low, High: v.Max + v.High} // it has one pair of them
-	case bounds:
-		var v []float64
-		if err = json.Unmarshal(text, &v); err == nil && len(v) != 2 {
-			err = fmt.Errorf("%d bounds of an interval", len(v))
+		var object map[string]any
+		object, ok = v.(map[string]any)
+		of := func(name string) float64 {
+			f, _ := object[name].(float64)
+			return f
 		}
-		if err == nil {
-			m.Low, m.High = v[0], v[1]
+		m = Metric{Value: of("median"), Low: of("min") + of("low"), High: of("max") + of("high")} // it has one pair of them
+	case bounds:
+		if list, _ := v.([]any); len(list) == 2 {
+			m.Low, ok = list[0].(float64)
+			m.High, _ = list[1].(float64)
 		}
 	default:
-		err = json.Unmarshal(text, &m.Value)
+		m.Value, ok = v.(float64)
 	}
-	if err != nil {
-		err = fmt.Errorf("%s: %w", d.name, err)
-	}
-	return m, err
+	return m, ok
 }
