@@ -46,8 +46,8 @@ type flowMemory struct {
 
 // flowSeries is one run: of times those in ns, of a throughput bytes a second.
 func flowSeries(op string, size int64, definition, unit string, figure, least float64, f flowMemory) *report.Series {
-	s := &report.Series{Schema: report.Schema, Kind: report.KindFlow, Op: op, Size: size, Definition: definition,
-		Plan:   plan.Point{Kind: report.KindFlow, Op: op, Size: size, Depth: 1, Lanes: 1},
+	s := &report.Series{Schema: report.Schema, Kind: plan.Flow, Op: op, Size: size, Definition: definition,
+		Plan:   plan.Point{Kind: plan.Flow, Op: op, Size: size, Depth: 1, Lanes: 1},
 		Result: report.Result{Unit: unit, P: map[string]float64{}}}
 	s.SetText("flow.arm", f.arm)
 	s.SetText("flow.counts", f.counts)

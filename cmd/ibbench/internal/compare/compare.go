@@ -85,7 +85,7 @@ func point(s *report.Series) string {
 	add(!join, "size %d", s.Size)
 	add(join, "segment %d", p.Segment)
 	add(s.Kind == plan.Cache, "cache %s", s.Text("cache.side"))
-	add(s.Kind == report.KindFlow, "%s", s.Text("flow.arm"))
+	add(s.Kind == plan.Flow, "%s", s.Text("flow.arm"))
 	add(s.Value("flow.limit") > 0, "limit %.0f", s.Value("flow.limit"))
 	throughput := p.Kind == plan.BW || p.Kind == plan.Rate
 	add(p.Depth > 1 || throughput, "depth %d", p.Depth)
@@ -98,7 +98,7 @@ func point(s *report.Series) string {
 	add(p.Live > 0, "live %d", p.Live)
 	add(p.Steps > 0, "steps %d", p.Steps)
 	add(p.Walk > 0, "walk %d", p.Walk)
-	add(s.Env.Ranks > 2 || join || s.Kind == report.KindFlow, "ranks %d", s.Env.Ranks)
+	add(s.Env.Ranks > 2 || join || s.Kind == plan.Flow, "ranks %d", s.Env.Ranks)
 	return name + " " + s.Env.Fabric
 }
 

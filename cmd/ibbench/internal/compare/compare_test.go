@@ -107,7 +107,7 @@ func TestOtherPointsAndMachinesAreNamed(t *testing.T) {
 func TestARunThatFailedIsNoPoint(t *testing.T) {
 	run := func(failed string) []*report.Series {
 		s := series(2, 10)
-		s.Kind, s.Metrics = report.KindFlow, report.Metrics{"flow.arm": {Text: "normal"}, "flow.failed": {Text: failed}}
+		s.Kind, s.Metrics = plan.Flow, report.Metrics{"flow.arm": {Text: "normal"}, "flow.failed": {Text: failed}}
 		if failed != "" {
 			s.Result.P, s.Result.Mean = nil, 0
 		}

@@ -59,7 +59,7 @@ func (b *bench) line(s *Series, impl string, r *Result) error {
 		}
 	case plan.Cache:
 		name += variant + "/cache=" + s.Text("cache.side")
-	case KindFlow:
+	case plan.Flow:
 		name += fmt.Sprintf("%s/arm=%s/limit=%.0f", variant, strings.ReplaceAll(s.Text("flow.arm"), " ", "_"), s.Value("flow.limit"))
 	case plan.Heap:
 		name += fmt.Sprintf("/live=%d", s.Plan.Live)

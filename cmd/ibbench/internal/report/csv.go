@@ -53,7 +53,7 @@ func (t *table) row(s *Series) (names, values []string) {
 		device, software = e.Device.Name, e.Device.Software
 	}
 	add("kind", s.Kind)
-	add("op", opName(s))
+	add("op", s.Plan.OpName())
 	add("definition", s.Definition)
 	add("fabric", e.Fabric)
 	add("device", device)

@@ -7,9 +7,6 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/chart"
 )
 
-// KindFlow is the kind of a run of ibbench flow.
-const KindFlow = "flow"
-
 // flow draws figures and faults against size, and against the limit of memory, where these vary.
 func (x *Section) flow() {
 	unit := shownUnit(x.series[0].Result.Unit)

@@ -23,13 +23,13 @@ func (x *Section) draw() {
 		}
 	}
 	first := x.series[0]
-	name := strings.TrimSpace(first.Kind + " " + opName(first))
+	name := strings.TrimSpace(first.Kind + " " + first.Plan.OpName())
 	switch first.Kind {
 	case plan.Pairs: // it draws itself
 		return
 	case plan.Cache: // kernels of different sizes have no common axis: the table has their ratios
 		return
-	case KindFlow:
+	case plan.Flow:
 		x.flow()
 		return
 	}
@@ -60,7 +60,7 @@ func (x *Section) sizeUnit() string {
 	switch first := x.series[0]; first.Kind {
 	case plan.Join:
 		return "ranks"
-	case KindFlow:
+	case plan.Flow:
 		return first.Text("flow.counts")
 	}
 	return "size"

@@ -111,8 +111,6 @@ func (t *text) columns(s *Series) []column {
 			metric("frag. %", "%9s", "heap.fragmentation", tenths), metric("meta %", "%6s", "heap.meta", hundredths)})
 	case s.Kind == plan.Join:
 		return joinColumns
-	case s.Kind == KindFlow:
-		return flowColumns
 	case s.Kind == plan.Cache:
 		return cacheColumns
 	case s.Peer() != nil:
@@ -130,18 +128,6 @@ var joinColumns = []column{
 	figure("min", "%10s", millis, least), figure("p50", "%10s", millis, percentile("50")), figure("max", "%10s", millis, most),
 	metric("launch", "%10s", "join.launch", millis), metric("bootstrap", "%10s", "join.bootstrap", millis),
 	metric("join", "%10s", "join.join", millis), metric("barrier", "%10s", "join.barrier", millis), constant("unit", " %s", "ms"),
-}
-
-var flowColumns = []column{
-	arm, {name: "size", format: "%10s", of: func(s *Series) string { return fmt.Sprint(s.Size) }}, limit.as("limit MiB", "%10s"),
-	{name: "figure", format: "%12s", of: func(s *Series) string {
-		if s.Text("flow.failed") != "" {
-			return "-"
-		}
-		return s.shown(s.Result.Mean)
-	}},
-	metric("faults", "%10s", "flow.faults", plain), {name: "peak KiB", format: "%10s", of: func(s *Series) string { return kilo(s.Value("flow.peak")) }},
-	{name: "unit", format: " %s", of: func(s *Series) string { return shownUnit(s.Result.Unit) }},
 }
 
 var regColumns = []column{

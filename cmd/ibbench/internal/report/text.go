@@ -60,7 +60,7 @@ func (t *text) Close() error {
 			if s.Plan.Regions > 0 {
 				at += fmt.Sprintf(" with %s", errtext.Count(s.Plan.Regions, "region"))
 			}
-			t.printf("assert %s: %s (%s %s at %s: %s)\n", a.Text, verdict(a.OK), s.Kind, opName(s), at, s.outcome(a))
+			t.printf("assert %s: %s (%s %s at %s: %s)\n", a.Text, verdict(a.OK), s.Kind, s.Plan.OpName(), at, s.outcome(a))
 		}
 	}
 	for _, n := range notes(t.all) {
@@ -126,7 +126,7 @@ func (d *Device) title() string {
 // depth, definition.
 func header(s *Series) string {
 	e := s.Env
-	parts := []string{s.Kind + " " + opName(s), "fabric " + e.Fabric}
+	parts := []string{s.Kind + " " + s.Plan.OpName(), "fabric " + e.Fabric}
 	switch s.Kind {
 	case plan.Cache:
 		parts[0] = s.Kind // one table for all kernels
@@ -149,7 +149,7 @@ func header(s *Series) string {
 		parts = append(parts, fmt.Sprintf("%d ranks, hosts: %d", e.Ranks, e.Hosts), "from the rank of a row to that of a column", shownUnit(s.Result.Unit))
 	case plan.Join:
 		parts = append(parts, "on "+host, "segments of "+sizeText(s.Plan.Segment), s.Definition+": from the launch until the last rank has come out of its first barrier")
-	case KindFlow:
+	case plan.Flow:
 		parts = append(parts, "on "+host, fmt.Sprintf("%d ranks", e.Ranks), "sizes in "+s.Text("flow.counts"), s.Definition)
 	default:
 		parts = append(parts, between(s)...)
@@ -198,27 +198,6 @@ func definition(s *Series) string {
 		return fmt.Sprintf("%s: request and reply beside %.0f x %s, which reports half round trips", s.Definition, s.Peer().Times, s.Peer().Tool)
 	}
 	return s.Definition + ": request and reply, to be set against 2 x ib_send_lat"
-}
-
-func opName(s *Series) string {
-	name := s.Op
-	if s.Plan.Ack {
-		name += " --ack"
-	}
-	if s.Plan.Bidi {
-		name += " --bidi"
-	}
-	if s.Plan.Local != "" {
-		name += " --local " + s.Plan.Local
-	}
-	switch {
-	case s.Plan.Variant == "":
-	case s.Kind == KindFlow:
-		name += ", " + s.Plan.Variant
-	default:
-		name += " --variant " + s.Plan.Variant
-	}
-	return name
 }
 
 // heads of a table's columns.
