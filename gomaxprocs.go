@@ -3,6 +3,7 @@ package conduit
 import (
 	"os"
 	"runtime"
+	"strconv"
 )
 
 // raiseProcs has the runtime run two goroutines at once where it would run one: what the attendants
@@ -10,7 +11,8 @@ import (
 // ms and more (forcePreemptNS of runtime/proc.go). The kernel shares one processor in shorter
 // slices.
 func (j *joining) raiseProcs() {
-	if j.size == 1 || j.cfg.KeepGOMAXPROCS || os.Getenv("GOMAXPROCS") != "" || runtime.GOMAXPROCS(0) > 1 {
+	set, _ := strconv.Atoi(os.Getenv("GOMAXPROCS")) // what is no positive number the runtime passes over
+	if j.size == 1 || j.cfg.KeepGOMAXPROCS || set > 0 || runtime.GOMAXPROCS(0) > 1 {
 		return
 	}
 	runtime.GOMAXPROCS(2)

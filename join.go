@@ -186,7 +186,7 @@ func (j *joining) connect(ctx context.Context) error {
 	for r := range where {
 		where[r] = j.hellos[r].where
 	}
-	j.sharing.SetRanks(spin.PerProcessor(where, j.rank, spin.Quota()))
+	j.sharing.SetRanks(spin.PerProcessor(where, j.rank, spin.Quota()), j.cfg.together != nil)
 	j.unreachable, j.far = make([]error, j.size), -1
 	for r, h := range j.hellos {
 		j.memory.takes(r, h.payloads)

@@ -2,7 +2,6 @@ package am
 
 import (
 	"fmt"
-	"runtime"
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -79,8 +78,7 @@ type Config struct {
 	Flow flow.Config
 
 	// SpinFor is for how long a goroutine that waits polls without anything happening before it
-	// sleeps. 0: 75 µs, and, unless there is a Host, no time at all with less than two processors.
-	// -1: no time.
+	// sleeps. It gives the processor to whoever needs it meanwhile (Sharing). 0: 75 µs. -1: no time.
 	SpinFor time.Duration
 	// AttendAfter is for how long no goroutine polls before the attendant does. 0: 1 ms, the least.
 	// -1: there is no attendant; messages are handled while a goroutine waits for the endpoint or
@@ -141,14 +139,9 @@ func (c *Config) populate() error {
 	orDefault(&c.Sends, 64)
 	orDefault(&c.ReplySends, 16)
 	orDefault(&c.Prepares, c.Sends/2)
-	// GOMAXPROCS is at least 2 whatever the quota of the control group; a simulation must not depend
-	// on the machine.
-	_, real := c.Host.(Goroutines)
-	if c.SpinFor == 0 && (!real || min(runtime.GOMAXPROCS(0), spin.Cores()) >= 2) {
-		c.SpinFor = 75 * time.Microsecond
-	}
-	if real && c.Sharing == nil {
-		c.Sharing = new(spin.Sharing)
+	orDefault(&c.SpinFor, 75*time.Microsecond)
+	if _, real := c.Host.(Goroutines); real && c.Sharing == nil {
+		c.Sharing = new(spin.Sharing) // a simulation must not depend on the machine
 	}
 	orDefault(&c.AttendAfter, time.Millisecond)
 	orDefault(&c.StallAfter, time.Minute)

@@ -84,7 +84,7 @@ func (d detected) join(ctx context.Context, opts Options) (backend, error) {
 		timeout:  opts.Timeout, log: opts.Log, protocol: protocol, handshake: handshakeTime, grace: graceTime, exit: os.Exit,
 		life: holdLife(d.env), ended: openEnded(d.env), socket: d.env.get("IBCONDUIT_SOCKET"), listenAt: d.env.get("IBCONDUIT_LISTEN"),
 	}
-	defer rv.ended.close()
+	defer func() { rv.ended.close() }() // unless a peer keeps it
 	var err error
 	if rv.secret, err = readSecret(d.env); err != nil {
 		return nil, err

@@ -23,7 +23,9 @@
 //     or Leave, or closes after it gave up a collective. Over TCP and in a
 //     group all others learn it from Lost and from failed collectives, as long
 //     as rank 0 has not closed, since rank 0 sees the deaths. When rank 0
-//     itself dies, all others report it. PMI tells of no death: Hydra and srun -K1
+//     itself dies, all others report it, and from then on each rank that the
+//     launcher lists as ended (IBCONDUIT_ENDED_FD: under ibrun); under another
+//     launcher no other death. PMI tells of no death: Hydra and srun -K1
 //     end the job, and under srun without -K a collective waits for its context.
 //     Under PMIx a collective fails when a rank has ended, with the rank only
 //     where the launcher names it; then Lost has it too. A host that vanishes is
@@ -72,7 +74,8 @@
 // with a port or without; IBCONDUIT_LIFE_FD gives a rank the end of a pipe to hold until it ends,
 // by which the launcher knows the order of the ends; IBCONDUIT_ENDED_FD is a file to which the
 // launcher adds a line for each rank that has ended, as "2 exit status 3", so that New fails at
-// once when a rank will never come, or 1 s later where rank 0 does not report it;
+// once when a rank will never come, or 1 s later where rank 0 does not report it, and deaths are
+// found when rank 0 is lost;
 // IBCONDUIT_PROGRAMS above 1 says that the ranks' programs differ, so that builds are not compared;
 // IBCONDUIT_INSECURE=1 allows other addresses than loopback without a secret. Descriptors are
 // written as "4", or as "4:inode" so that a descriptor that has been closed and used again is not

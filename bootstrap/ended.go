@@ -4,21 +4,22 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// endedLook is how often a rank that joins reads which ranks have ended.
+// endedLook is how often a rank that joins, or that has lost rank 0, reads which ranks have ended.
 const endedLook = 100 * time.Millisecond
 
 // endedMost is how much of the launcher's list is read, in bytes.
 const endedMost = 1 << 20
 
 // endedList is a file in which the launcher names the ranks that have ended, in their order, as "2
-// exit status 3\n": nothing else reports a rank that ends before it has connected. nil:
-// the launcher gave none.
+// exit status 3\n": nothing else reports a rank that ends before it has connected, or once rank 0
+// is lost. nil: the launcher gave none.
 type endedList struct{ file *os.File }
 
 // openEnded takes the list that the launcher gave. As with the life pipe, what is not there is not
@@ -64,18 +65,48 @@ func (l *endedList) await(ctx context.Context, arrived func(rank int) bool) *Joi
 
 // first names the first rank that has ended and had not arrived.
 func (l *endedList) first(arrived func(rank int) bool) *JoinError {
-	// ReadAt: all ranks share the file and its offset.
-	text, _ := io.ReadAll(io.NewSectionReader(l.file, 0, endedMost))
-	for line := range strings.Lines(string(text)) {
-		number, how, _ := strings.Cut(line, " ")
-		rank, err := strconv.ParseUint(number, 10, 31)
-		how, whole := strings.CutSuffix(how, "\n")
-		if err == nil && whole && !arrived(int(rank)) {
-			return &JoinError{Reason: ReasonDied, Ranks: []int{int(rank)},
+	for rank, how := range l.all() {
+		if !arrived(rank) {
+			return &JoinError{Reason: ReasonDied, Ranks: []int{rank},
 				Text: fmt.Sprintf("rank %d ended before all ranks had arrived: %s", rank, how)}
 		}
 	}
 	return nil
+}
+
+// all is each rank that has ended, and how.
+func (l *endedList) all() iter.Seq2[int, string] {
+	return func(yield func(int, string) bool) {
+		// ReadAt: all ranks share the file and its offset.
+		text, _ := io.ReadAll(io.NewSectionReader(l.file, 0, endedMost))
+		for line := range strings.Lines(string(text)) {
+			number, how, _ := strings.Cut(line, " ")
+			rank, err := strconv.ParseUint(number, 10, 31)
+			how, whole := strings.CutSuffix(how, "\n")
+			if err == nil && whole && !yield(int(rank), how) {
+				return
+			}
+		}
+	}
+}
+
+// follow reports all ranks that have ended, again and again, until done is closed.
+func (l *endedList) follow(done <-chan struct{}, report func(rank int, how string)) {
+	if l == nil {
+		return
+	}
+	look := time.NewTicker(endedLook)
+	defer look.Stop()
+	for {
+		for rank, how := range l.all() {
+			report(rank, how)
+		}
+		select {
+		case <-look.C:
+		case <-done:
+			return
+		}
+	}
 }
 
 // unlessEnded ends the context of a rank that dials when any rank has ended: the job cannot start

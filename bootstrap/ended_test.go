@@ -2,7 +2,9 @@ package bootstrap
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -79,6 +81,54 @@ func TestTCPUnansweredRankNamesTheEndedOne(t *testing.T) {
 	defer rvs[0].listener.Close()
 	_, err := rvs[1].join(bounded(t))
 	refusal(t, "rank 1", err, ReasonDied, "bootstrap: rank 2 ended before all ranks had arrived: exit status 3")
+}
+
+// joinedWith joins ranks that have the launcher's list.
+func joinedWith(t *testing.T, n int, list *os.File) []Bootstrap {
+	t.Helper()
+	ranks, errs := join(bounded(t), tcpRanks(t, n, func(_ int, rv *rendezvous) {
+		own, err := os.Open(list.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		rv.ended = &endedList{own}
+	}))
+	noErrors(t, errs)
+	t.Cleanup(func() { closeAll(ranks) })
+	return ranks
+}
+
+// The deaths may come together with that of rank 0, which then has not reported them, or later.
+func TestTCPDeathsAreFoundWithoutRankZero(t *testing.T) {
+	t.Parallel()
+	list := listOf(t, "")
+	ranks := joinedWith(t, 4, list)
+	for _, dead := range []int{0, 2, 3} {
+		die(ranks[dead])
+		add(t, list, fmt.Sprintf("%d signal: killed\n", dead))
+		l := lossOf(t, ranks[1])
+		wantLost(t, 1, l.Cause, dead, io.EOF)
+		if want := "bootstrap: rank 2 went away: the process ended: signal: killed"; dead == 2 && l.Cause.Error() != want {
+			t.Errorf("%q, want %q", l.Cause, want)
+		}
+	}
+}
+
+// A rank that is slow to close reads that the others have ended.
+func TestTCPAnOrderlyEndIsNoLoss(t *testing.T) {
+	t.Parallel()
+	list := listOf(t, "")
+	ranks := joinedWith(t, 3, list)
+	noErrors(t, []error{ranks[0].Close(), ranks[2].Close()})
+	add(t, list, "0 exit status 0\n2 exit status 0\n")
+	if err := ranks[1].Barrier(bounded(t)); !errors.Is(err, ErrLeft) { // it has noticed
+		t.Errorf("barrier of the last rank: %v", err)
+	}
+	time.Sleep(2 * endedLook)
+	noErrors(t, []error{ranks[1].Close()})
+	if l, ok := <-ranks[1].Lost(); ok {
+		t.Errorf("an orderly end is taken for a loss: %v", l)
+	}
 }
 
 func TestAwaitingAnEndEndsWithItsContext(t *testing.T) {

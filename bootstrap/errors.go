@@ -193,7 +193,7 @@ func (c *cause) Unwrap() error {
 	if c.err != nil {
 		return c.err
 	}
-	return io.EOF // what rank 0 saw, as text
+	return io.EOF // what rank 0, or the launcher, saw, as text
 }
 
 // death turns a connection's error into a cause.

@@ -43,9 +43,9 @@ func userTimeout(c *net.TCPConn, ms int) {
 	}
 }
 
-// adoptFD opens a descriptor that the launcher left for us, makes sure that
-// our children do not get it, and checks that it is the one that was meant:
-// spec is "4" or, as our launcher writes it, "4:inode".
+// adoptFD takes a descriptor that the launcher left for us and checks that it is the one that was
+// meant: spec is "4" or, as our launcher writes it, "4:inode". Our children do not get it. It gets
+// another number: for a second job of this process the one in the environment is closed.
 func adoptFD(variable, spec string) (*os.File, error) {
 	num, inode, tagged := strings.Cut(spec, ":")
 	fd, err := strconv.Atoi(num)
@@ -59,8 +59,12 @@ func adoptFD(variable, spec string) (*os.File, error) {
 	if tagged && strconv.FormatUint(st.Ino, 10) != inode {
 		return nil, fmt.Errorf("%s=%s: descriptor %d is another file by now: %w (%s)", variable, spec, fd, unix.EBADF, whyGone)
 	}
-	unix.CloseOnExec(fd)
-	return os.NewFile(uintptr(fd), variable), nil
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	_ = unix.Close(fd)
+	if err != nil {
+		return nil, fmt.Errorf("%s=%s: fcntl F_DUPFD_CLOEXEC: %w", variable, spec, err)
+	}
+	return os.NewFile(uintptr(own), variable), nil
 }
 
 // inherited reads from a descriptor that was adopted, for some time at most. It may be a blocking

@@ -162,3 +162,13 @@ func TestTwoJobsOfAProcessHaveOwnEnvironments(t *testing.T) {
 		t.Errorf("%q %q %q", all[0].JobID(), all[3].JobID(), all[0].Name())
 	}
 }
+
+// A second job of the process must not close, or read, what has the number by then.
+func TestAnInheritedDescriptorHasOneOwner(t *testing.T) {
+	vars := env("IBCONDUIT_ENDED_FD", strconv.Itoa(pipeWith(t, "")))
+	first, second := openEnded(vars), openEnded(vars)
+	defer first.close()
+	if first == nil || second != nil {
+		t.Errorf("the first job has the list: %v, the second: %v", first != nil, second != nil)
+	}
+}

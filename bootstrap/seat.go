@@ -140,6 +140,13 @@ func (s *seat) deliver(ev event) {
 	}
 }
 
+// hasLost reports whether a rank was reported as lost.
+func (s *seat) hasLost(rank int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dead[rank]
+}
+
 // lossesLocked are the losses that follow from a failure. A rank that leaves is lost if it gave up
 // before or says that it does not wait for the others, which may still need it. Once a rank is
 // lost, each one that leaves, or has left, is lost too: the ranks could not agree to leave.

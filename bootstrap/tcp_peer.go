@@ -18,6 +18,7 @@ type peer struct {
 	where string
 	once  sync.Once
 	life  life
+	list  *endedList // of the peer once it has joined
 	exit  func(code int)
 }
 
@@ -38,8 +39,10 @@ func joinPeer(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, e
 		link:   newLink(conn),
 		where:  conn.RemoteAddr().String(),
 		life:   rv.life,
+		list:   rv.ended,
 		exit:   rv.exit,
 	}
+	rv.ended = nil
 	p.seat.up = p
 	p.link.receive(maxFrameToPeer, p.handle, p.ended)
 	return p, nil
@@ -205,12 +208,21 @@ func (p *peer) handle(kind frameType, body []byte) error {
 
 var errRootLeft = errors.New("rank 0 has left")
 
-// ended is the end of the connection: rank 0's death, unless it left.
+// ended is the end of the connection: rank 0's death, unless it left. Once it is lost the launcher
+// alone tells of other deaths, be they together with that of rank 0 or later. If all is in order,
+// ranks end without being lost.
 func (p *peer) ended(err error) {
 	if !errors.Is(err, errRootLeft) {
 		p.seat.deliver(event{failure: &failure{0, "at " + p.where, death(err)}})
 	}
 	p.link.cut()
+	if p.seat.hasLost(0) {
+		go p.list.follow(p.seat.done, func(rank int, how string) {
+			if rank < p.size {
+				p.seat.deliver(event{failure: &failure{rank, "", &cause{kind: causeDeath, text: "the process ended: " + how}}})
+			}
+		})
+	}
 }
 
 func (p *peer) contribute(o op, seq uint32, blob []byte) { p.link.send(encodeContribute(o, seq, blob)) }
@@ -228,6 +240,9 @@ func (p *peer) abort(code int, msg string) {
 
 func (p *peer) close(why *cause) error {
 	p.seat.close(why)
-	p.once.Do(func() { p.link.finish(leaveTime) })
+	p.once.Do(func() {
+		p.link.finish(leaveTime)
+		p.list.close()
+	})
 	return nil
 }

@@ -110,8 +110,13 @@ type agreement struct {
 	reported uint64
 }
 
-// agreeEvery is how often a member looks for reports.
-const agreeEvery = time.Millisecond
+// agreeEvery is how often a member looks for reports. After remindAfter looks it sends its own again:
+// where nobody reports deaths the network finds those it sends to, as in no other way a member that
+// died after it had taken the first.
+const (
+	agreeEvery  = time.Millisecond
+	remindAfter = 1000
+)
 
 func (t *health) agree(ctx context.Context) (outside, error) {
 	if t.agreement == nil {
@@ -121,7 +126,7 @@ func (t *health) agree(ctx context.Context) (outside, error) {
 		t.agreement = &agreement{out: make(outside, 2*setWords(t.teams.size)), had: map[uint64]outside{}}
 	}
 	a := t.agreement
-	for {
+	for looks := 1; ; looks++ {
 		if err := t.hear(ctx, a); err != nil {
 			return nil, err
 		}
@@ -147,7 +152,20 @@ func (t *health) agree(ctx context.Context) (outside, error) {
 			return nil, context.Cause(ctx)
 		}
 		t.teams.env.Host().Sleep(agreeEvery)
+		if looks%remindAfter == 0 {
+			if err := t.remind(ctx, a); err != nil {
+				return nil, err
+			}
+		}
 	}
+}
+
+// remind sends the report again, and waits until it is where it belongs or its rank is down.
+func (t *health) remind(ctx context.Context, a *agreement) error {
+	if err := t.spread(ctx, a.reported, a.out.dead().bit); err != nil {
+		return err
+	}
+	return t.teams.flush(ctx)
 }
 
 // others are the members that a set does not have, without this one.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ibconduit/conduit/internal/launch"
+	"github.com/ibconduit/conduit/internal/sysinfo"
 )
 
 func TestSeveralProgramsAreOneJob(t *testing.T) {
@@ -197,7 +198,7 @@ func TestRanksAreBoundToCores(t *testing.T) {
 	list := strings.TrimSpace(strings.TrimPrefix(out, "Cpus_allowed_list:"))
 	report := ": processors " + list
 	if _, err := strconv.Atoi(list); err == nil { // one
-		report += " (Join raises GOMAXPROCS from 1 to 2)"
+		report += sysinfo.OneProcessor
 	}
 	if code != 0 || list == "" || !strings.HasSuffix(errs, report+"\n") || !strings.HasPrefix(errs, "ibrun: rank 0 (pid ") {
 		t.Errorf("code %d: %q %s", code, out, errs)

@@ -48,7 +48,7 @@ func On(t testing.TB, n int, open func(rank int, m *segment.Mapping) (fabric.Net
 		}
 		defer nets[i].Close()
 		ranks[i] = &realRank{rank: newRank(i, n, nets[i])}
-		ranks[i].sharing.SetRanks((n + runtime.NumCPU() - 1) / runtime.NumCPU())
+		ranks[i].sharing.SetRanks((n + runtime.NumCPU() - 1) / runtime.NumCPU(), true)
 		ranks[i].place(specs, offs, m.Bytes())
 	}
 	if err := fabrictest.Connect(ctx, nets); err != nil {

@@ -33,8 +33,7 @@ type Config struct {
 	// reach each other.
 	Job string
 
-	// Sharing is what the job's waits know of who shares the processors. nil: of the network's own,
-	// which is crowded where more ranks are connected than there are processors.
+	// Sharing is what the job's waits know of who shares the processors. nil: of the network's own.
 	Sharing *spin.Sharing
 
 	// OnDown, if not nil, is called once for each rank that died, from another
@@ -192,16 +191,9 @@ func (n *Network) Connect(ctx context.Context, addrs [][]byte, _ fabric.Exchange
 		n.state = failed
 		return err
 	}
-	ranks := 0
-	for r := range known {
-		if known[r] != nil {
-			ranks++
-		}
-	}
 	n.state = joined
 	if n.cfg.Sharing == nil {
 		n.cfg.Sharing = new(spin.Sharing)
-		n.cfg.Sharing.SetRanks((ranks + spin.Cores() - 1) / spin.Cores())
 	}
 	for r := range known {
 		if known[r] != nil {

@@ -33,16 +33,7 @@ func newDeaths(seed uint64) *deaths {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	d := &deaths{seed: seed, n: 2 + rng.IntN(5)}
 	d.after = make([]time.Duration, d.n)
-	// Rank 0 tells of the others' deaths: it dies alone, or over verbs the next death would be found
-	// when the device's tries are over, in some seconds. Else one rank lives besides.
-	victims := []int{0}
-	if rng.IntN(6) > 0 {
-		victims = rng.Perm(d.n - 1)[:rng.IntN(d.n-1)]
-		for i := range victims {
-			victims[i]++
-		}
-	}
-	for _, victim := range victims {
+	for _, victim := range rng.Perm(d.n)[:rng.IntN(d.n)] {
 		d.after[victim] = 1 + time.Duration(rng.Int64N(int64(60*time.Millisecond)))
 	}
 	if rng.IntN(2) == 0 {

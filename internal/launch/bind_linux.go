@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ibconduit/conduit/internal/sysinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -160,7 +161,7 @@ func affinity(pid int) string {
 	}
 	text := cpuText(&set)
 	if set.Count() == 1 {
-		text += " (Join raises GOMAXPROCS from 1 to 2)"
+		text += sysinfo.OneProcessor
 	}
 	return text
 }

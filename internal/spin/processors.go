@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/bits"
 	"os"
-	"runtime"
 
 	"github.com/ibconduit/conduit/internal/sysinfo"
 )
@@ -41,16 +40,6 @@ func machine(boot []byte, name string) []byte {
 func Quota() float64 {
 	cpus, _ := sysinfo.Host().CPUQuota()
 	return cpus
-}
-
-// Cores is how many processors this process can use at a time: those that it may run on, or the
-// whole part of its quota where that is less, at least 1.
-func Cores() int {
-	n := runtime.NumCPU()
-	if q := Quota(); q > 0 && q < float64(n) {
-		n = max(int(q), 1)
-	}
-	return n
 }
 
 // PerProcessor is how many of several processes share a processor where one of them runs, at least

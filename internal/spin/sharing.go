@@ -19,12 +19,13 @@ import (
 //
 // The zero value yields late until it has learned. It may be used by many goroutines at once.
 type Sharing struct {
-	ranks   atomic.Int32 // that share a processor; 0 is 1
-	early   atomic.Bool
-	barred  atomic.Int64 // the time since start until which there are no yields
-	yields  atomic.Uint64
-	foreign atomic.Uint64
-	naps    atomic.Uint64
+	ranks     atomic.Int32 // that share a processor; 0 is 1
+	inProcess atomic.Bool  // ranks are goroutines
+	early     atomic.Bool
+	barred    atomic.Int64 // the time since start until which there are no yields
+	yields    atomic.Uint64
+	foreign   atomic.Uint64
+	naps      atomic.Uint64
 }
 
 const (
@@ -50,8 +51,12 @@ const (
 
 var start = time.Now()
 
-// SetRanks says how many ranks of the job share a processor.
-func (s *Sharing) SetRanks(n int) { s.ranks.Store(int32(n)) }
+// SetRanks says how many ranks of the job share a processor, and whether others of them are in this
+// process.
+func (s *Sharing) SetRanks(n int, inProcess bool) {
+	s.ranks.Store(int32(n))
+	s.inProcess.Store(inProcess)
+}
 
 // Crowded reports whether several ranks share a processor, so that spinning only takes time from
 // what it waits for.
@@ -74,13 +79,13 @@ func (s *Sharing) Probe(waited time.Duration) bool { return waited >= s.After() 
 
 func (s *Sharing) isBarred() bool { return int64(time.Since(start)) < s.barred.Load() }
 
-// Yield lets other goroutines run, which may be ranks too, and gives the processor to other
-// processes (sched_yield(2)). It returns for how long, with which Learn is called; 0: it has slept.
+// Yield gives the processor to other processes (sched_yield(2)). It returns for how long, with which
+// Learn is called; 0: it has slept.
 //
-// Goroutines come later where another process is what is awaited: for each Gosched the runtime may
-// wake a thread, which takes the processor from it.
+// Other goroutines run at once only where ranks are goroutines: for each Gosched the runtime may
+// wake a thread, which takes the processor from the process that is awaited.
 func (s *Sharing) Yield(waited time.Duration) time.Duration {
-	if s.After() != Early || waited >= Late {
+	if waited >= Late || s.inProcess.Load() {
 		runtime.Gosched()
 	}
 	if s.isBarred() {

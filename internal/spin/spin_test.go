@@ -36,7 +36,7 @@ func TestPauseSpinsBeforeItGivesWay(t *testing.T) {
 // Where cores are short each turn gives way.
 func TestACrowdedWaiterNeverSpins(t *testing.T) {
 	w := Waiter{Sharing: new(Sharing)}
-	w.Sharing.SetRanks(2)
+	w.Sharing.SetRanks(2, false)
 	if n := turns(&w, 5); n != 5 {
 		t.Errorf("5 pauses took %d turns", n)
 	}
@@ -48,7 +48,7 @@ func TestACrowdedWaiterNeverSpins(t *testing.T) {
 // A long wait costs few turns: it sleeps.
 func TestALongWaitSleeps(t *testing.T) {
 	w := Waiter{Sharing: new(Sharing), start: time.Now().Add(-time.Second)}
-	w.Sharing.SetRanks(2)
+	w.Sharing.SetRanks(2, false)
 	begin := time.Now()
 	w.Pause()
 	if d := time.Since(begin); d < sleepMin {
@@ -88,7 +88,7 @@ func TestAYieldToNobodyEndsEarlyYields(t *testing.T) {
 // Ranks that share a processor have work of their own: what lasts long need not be foreign.
 func TestRanksOfAProcessorAreNotForeign(t *testing.T) {
 	s := new(Sharing)
-	s.SetRanks(4)
+	s.SetRanks(4, false)
 	s.Learn(4*crowdedFrom-1, true)
 	if got := s.Stats(); got.Foreign != 0 || !s.Probe(0) {
 		t.Errorf("%+v, want nothing foreign", got)

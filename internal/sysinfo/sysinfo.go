@@ -13,6 +13,9 @@ import (
 // Root is the root directory of a machine.
 type Root struct{ FS fs.FS }
 
+// OneProcessor is what reports say of a rank that may use a single processor.
+const OneProcessor = " (Join raises GOMAXPROCS from 1 to 2, unless it is set, or IBCONDUIT_KEEP_GOMAXPROCS is)"
+
 // Host is this machine.
 func Host() Root { return Root{os.DirFS("/")} }
 

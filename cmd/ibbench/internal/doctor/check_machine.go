@@ -84,7 +84,7 @@ func (x *examination) processors() {
 		detail += fmt.Sprintf(", but the quota of cgroup %s allows %.4g", group, quota)
 	}
 	if x.cpus == 1 {
-		detail += " (Join raises GOMAXPROCS from 1 to 2)"
+		detail += sysinfo.OneProcessor
 	}
 	switch {
 	case usable >= 2:

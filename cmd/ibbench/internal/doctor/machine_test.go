@@ -293,6 +293,7 @@ func TestTheRemedyFitsTheMachine(t *testing.T) {
 		{"port-down", "port", Warn, "mlx5_0 port 1: init, InfiniBand", "opensm"},
 		{"port-down", "port", Warn, "mlx5_1 port 1: down, Ethernet", "ip link set ens2 up"},
 		{"no-gid", "gid", Warn, "none of the 0 entries", "ip addr add ADDRESS/PREFIX dev ens1"},
+		{"batch-script", "cpu", Warn, "1 processor (Join raises GOMAXPROCS from 1 to 2, unless it is set", "srun -c 2"},
 		{"quota", "cpu", Warn, "the quota of cgroup /docker/abc allows 1", "docker run --cpus=2"},
 		{"denied", "device", Warn, "/dev/infiniband/uverbs0 cannot be opened: permission denied", "sudo chmod 0666 /dev/infiniband/uverbs0"},
 		{"softroce-module", "device", Warn, "no RDMA device", "sudo hack/softroce/setup.sh"},
