@@ -15,12 +15,6 @@ const mostColumns = 16
 // levels of a heat map as characters.
 const levels = ".-+#@"
 
-// Pairs is the raw result of a series of pairs, nil of others.
-func (s *Series) Pairs() *pairs.Matrix {
-	m, _ := s.Raw.(*pairs.Matrix)
-	return m
-}
-
 func pairsTitle(s *Series) string {
 	what := "latency of a get"
 	if s.Result.Unit != "ns" {

@@ -4,6 +4,7 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/pairs"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 )
@@ -152,9 +153,6 @@ type Spread struct {
 	Max    float64 `json:"max"`
 }
 
-// Round3 keeps three decimals, which is what a figure may have.
-func Round3(v float64) float64 { return math.Round(v*1000) / 1000 }
-
 // Rounding is how figures are rounded whose samples have so many operations: to integers, but for
 // those of operations that are too short to be timed singly.
 func Rounding(opsPerSample int) func(float64) float64 {
@@ -208,6 +206,12 @@ func (s *Series) Beside() *Peer {
 		return nil
 	}
 	return s.Peers[1]
+}
+
+// Pairs is the raw result of a series of pairs, nil of others.
+func (s *Series) Pairs() *pairs.Matrix {
+	m, _ := s.Raw.(*pairs.Matrix)
+	return m
 }
 
 // Counted are the rounds that count.

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
@@ -104,6 +105,9 @@ func hundredths(v float64) string  { return fmt.Sprintf("%.2f", v) }
 func thousandths(v float64) string { return fmt.Sprintf("%.3f", v) }
 func percents(v float64) string    { return tenths(v) + "%" }
 func span(m Metric) string         { return hundredths(m.Low) + " to " + hundredths(m.High) }
+
+// Round3 keeps three decimals, which is what a figure may have.
+func Round3(v float64) float64 { return math.Round(v*1000) / 1000 }
 
 // plain writes a figure without an exponent.
 func plain(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
