@@ -48,8 +48,8 @@ func (s *session) regPoint(pt plan.Point, series *report.Series) (err error) {
 	return err
 }
 
-// alternatives to registering, in ns: to copy into memory that is registered already, and to find it
-// registered, which has a median only, and none where nothing is cached.
+// alternatives to registering, in ns: to copy into memory that is registered already, and to find
+// it registered, which has a median only, and none where nothing is cached.
 func (s *session) alternatives(pt plan.Point, mem *ranges) (copying report.Figures, hit float64, err error) {
 	pt.Duration, pt.Warmup, pt.WarmupIters = pt.Duration/4, pt.Warmup/4, min(pt.WarmupIters, 10)
 	src := unsafe.Slice((*byte)(mem.at[0]), pt.Size)
