@@ -153,6 +153,30 @@ func (j *joining) segmentConfig(verbs bool, buffers uint64) segment.Config {
 	return c
 }
 
+// LockedMemory is how many bytes each rank of a job of so many locks where it needs verbs: its
+// segment with the library's part, on base pages, and the buffers of lanes and endpoints. Join
+// compares it with RLIMIT_MEMLOCK. Of a SegmentShare, which follows the limit, it is the least.
+func (c Config) LockedMemory(ranks int) (uint64, error) {
+	c, err := c.withDefaults()
+	var n needs
+	if err == nil {
+		n, err = c.needs()
+	}
+	if err != nil {
+		return 0, err
+	}
+	j := &joining{Job: &Job{cfg: c, needs: n, messages: messagesOf(&c), library: libraryOf(&c, n.handlers)}}
+	if j.layout, err = n.layout(ranks); err != nil {
+		return 0, err
+	}
+	buffers, err := j.buffers()
+	if err != nil {
+		return 0, err
+	}
+	locked := j.segmentConfig(true, buffers)
+	return locked.Locks()
+}
+
 // agree is the second exchange: it finds out whether any rank needs verbs, and plans this rank's
 // segment. All ranks come to the same verdict, since all have the same demands.
 func (j *joining) agree(ctx context.Context) (verbs bool, err error) {

@@ -88,10 +88,6 @@ type Options struct {
 	// Default: the Go build id of the executable; where IBCONDUIT_PROGRAMS says that the job has
 	// several programs, nothing is compared.
 	Build string
-	// MemlockNeed is the number of bytes that this rank is going to lock.
-	// With it the first Exchange fails on every rank, naming those whose
-	// RLIMIT_MEMLOCK is too small. Default: 0, not checked.
-	MemlockNeed uint64
 }
 
 func (o Options) withDefaults() Options {

@@ -33,8 +33,7 @@
 //
 // The first Exchange carries a header of each rank. Every rank compares all of
 // them and returns the same MismatchError when builds, jobs, sizes, page
-// sizes, byte orders or wire versions differ, or when a rank may not lock the
-// memory that it needs.
+// sizes, byte orders or wire versions differ.
 //
 // # How a launcher is found
 //
@@ -129,9 +128,9 @@
 //	checksum    u32   CRC-32C of all that follows
 //	exchange    u32   number of the Exchange, from 1
 //	head bytes  u32   length of the header; 0 but in the first Exchange
-//	header            magic u32 "IBCH", version u16 = 1, flags u16 (1: big-endian host),
-//	                  rank u32, size u32, pid u32 | page size u32, memlock limit u64,
-//	                  memlock need u64, build str, job str, host str, host id str.
+//	header            magic u32 "IBCH", version u16 = 2, flags u16 (1: big-endian host),
+//	                  rank u32, size u32, pid u32 | page size u32, build str,
+//	                  job str, host str, host id str.
 //	                  Left of | is the same in all versions.
 //	blob              to the end
 //

@@ -95,7 +95,7 @@ func (e *JoinError) Unwrap() []error {
 }
 
 // MismatchError says that the ranks do not fit together: other builds, page
-// sizes, jobs, or a memlock limit that is too small.
+// sizes or jobs.
 type MismatchError struct {
 	Differences []Difference
 }

@@ -5,16 +5,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"slices"
 	"strconv"
-
-	"github.com/ibconduit/conduit/internal/remedy"
 )
 
 // wireVersion of the header and of the seal. It changes whenever either does.
-const wireVersion = 1
+const wireVersion = 2
 
 // headerMagic begins every header: "IBCH".
 const headerMagic = 0x48434249
@@ -24,25 +21,23 @@ const maxHeaderString = 1024
 
 // header describes a rank to all others; it travels in the first Exchange.
 type header struct {
-	version     uint16
-	bigEndian   bool
-	rank, size  uint32
-	pid         uint32
-	pageSize    uint32
-	memlock     uint64 // bytes this process may lock; MaxUint64: no limit
-	memlockNeed uint64 // bytes it is going to lock
-	build       string
-	job         string
-	host        string
-	hostID      string // equal for processes that share a kernel and a host name
+	version    uint16
+	bigEndian  bool
+	rank, size uint32
+	pid        uint32
+	pageSize   uint32
+	build      string
+	job        string
+	host       string
+	hostID     string // equal for processes that share a kernel and a host name
 }
 
 func ownHeader(id identity, opts Options) header {
 	return header{
 		version: wireVersion, bigEndian: bigEndian(),
 		rank: uint32(id.rank), size: uint32(id.size), pid: uint32(os.Getpid()),
-		pageSize: uint32(os.Getpagesize()), memlock: raiseMemlock(opts.MemlockNeed), memlockNeed: opts.MemlockNeed,
-		build: clip(opts.Build), job: clip(id.job), host: clip(hostname()), hostID: clip(hostID()),
+		pageSize: uint32(os.Getpagesize()),
+		build:    clip(opts.Build), job: clip(id.job), host: clip(hostname()), hostID: clip(hostID()),
 	}
 }
 
@@ -62,8 +57,6 @@ func (h header) encode() []byte {
 	for _, v := range []uint32{h.rank, h.size, h.pid, h.pageSize} {
 		b = le.AppendUint32(b, v)
 	}
-	b = le.AppendUint64(b, h.memlock)
-	b = le.AppendUint64(b, h.memlockNeed)
 	for _, s := range []string{h.build, h.job, h.host, h.hostID} {
 		b = appendString(b, s)
 	}
@@ -81,7 +74,7 @@ func decodeHeader(b []byte) (header, error) {
 	h.bigEndian = d.u16()&1 != 0
 	h.rank, h.size, h.pid = d.u32(), d.u32(), d.u32()
 	if h.version == wireVersion {
-		h.pageSize, h.memlock, h.memlockNeed = d.u32(), d.u64(), d.u64()
+		h.pageSize = d.u32()
 		h.build, h.job, h.host, h.hostID = d.str(), d.str(), d.str(), d.str()
 		d.end()
 	}
@@ -120,7 +113,6 @@ func compare(headers []header) error {
 			})
 		}
 	}
-	e.Differences = append(e.Differences, memlockShort(headers)...)
 	if len(e.Differences) > 0 {
 		return &e
 	}
@@ -140,27 +132,6 @@ func differences(field string, headers []header, value func(header) string) (Dif
 		return cmp.Or(cmp.Compare(len(b.Ranks), len(a.Ranks)), cmp.Compare(a.Ranks[0], b.Ranks[0]))
 	})
 	return d, len(d.Values) > 1
-}
-
-func memlockShort(headers []header) []Difference {
-	d := Difference{Field: "limit of locked memory", Remedy: "remedy: " + remedy.Memlock(remedy.Unknown)}
-	byValue := map[string][]int{}
-	for i, h := range headers {
-		if h.memlock < h.memlockNeed {
-			v := fmt.Sprintf("%d bytes of the %d needed", h.memlock, h.memlockNeed)
-			if byValue[v] == nil {
-				d.Values = append(d.Values, RankValue{Value: v})
-			}
-			byValue[v] = append(byValue[v], i)
-		}
-	}
-	if len(d.Values) == 0 {
-		return nil
-	}
-	for i := range d.Values {
-		d.Values[i].Ranks = byValue[d.Values[i].Value]
-	}
-	return []Difference{d}
 }
 
 // decoder reads little-endian fields; the first error stays.
@@ -186,7 +157,6 @@ func (d *decoder) take(n int) []byte {
 func (d *decoder) u8() uint8   { return d.take(1)[0] }
 func (d *decoder) u16() uint16 { return binary.LittleEndian.Uint16(d.take(2)) }
 func (d *decoder) u32() uint32 { return binary.LittleEndian.Uint32(d.take(4)) }
-func (d *decoder) u64() uint64 { return binary.LittleEndian.Uint64(d.take(8)) }
 
 func (d *decoder) str() string {
 	n := int(d.u16())
@@ -210,5 +180,3 @@ func appendString(b []byte, s string) []byte {
 	s = clip(s)
 	return append(binary.LittleEndian.AppendUint16(b, uint16(len(s))), s...)
 }
-
-const noLimit = math.MaxUint64

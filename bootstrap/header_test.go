@@ -12,13 +12,13 @@ import (
 func someHeader(rank, size int) header {
 	return header{
 		version: wireVersion, rank: uint32(rank), size: uint32(size), pid: 4711, pageSize: 4096,
-		memlock: noLimit, build: "b1", job: "j1", host: "n1", hostID: "n1 boot",
+		build: "b1", job: "j1", host: "n1", hostID: "n1 boot",
 	}
 }
 
 func TestHeaderSurvivesItsEncoding(t *testing.T) {
 	h := someHeader(3, 8)
-	h.bigEndian, h.memlock, h.memlockNeed = true, 65536, 1<<40
+	h.bigEndian = true
 	got, err := decodeHeader(h.encode())
 	if err != nil {
 		t.Fatal(err)
@@ -44,15 +44,13 @@ func TestHeaderComparisonNamesFieldValuesAndRanks(t *testing.T) {
 		change func(h *header)
 		words  string
 	}{
-		{func(h *header) { h.version = 2 }, "wire version is 1 on ranks 0,1,3,4, 2 on rank 2 (remedy: start the same program file everywhere)"},
+		{func(h *header) { h.version = 3 }, "wire version is 2 on ranks 0,1,3,4, 3 on rank 2 (remedy: start the same program file everywhere)"},
 		{func(h *header) { h.build = "b2" }, `build is "b1" on ranks 0,1,3,4, "b2" on rank 2 (remedy: start the same program file everywhere)`},
 		{func(h *header) { h.job = "j2" }, `job is "j1" on ranks 0,1,3,4, "j2" on rank 2 (remedy: give each job an address of its own`},
 		{func(h *header) { h.size = 6 }, "size is 5 on ranks 0,1,3,4, 6 on rank 2"},
 		{func(h *header) { h.pageSize = 65536 }, "page size is 4096 on ranks 0,1,3,4, 65536 on rank 2"},
 		{func(h *header) { h.bigEndian = true }, "byte order is little-endian on ranks 0,1,3,4, big-endian on rank 2"},
 		{func(h *header) { h.rank = 1 }, "rank is 1 on rank 2"},
-		{func(h *header) { h.memlock, h.memlockNeed = 65536, 1<<30 },
-			"limit of locked memory is 65536 bytes of the 1073741824 needed on rank 2 (remedy: ulimit -l unlimited"},
 	} {
 		headers := make([]header, 5)
 		for r := range headers {

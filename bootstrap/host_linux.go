@@ -10,28 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/ibconduit/conduit/internal/sysinfo"
 )
-
-// raiseMemlock lifts the soft limit to the hard one if need asks for it, and
-// returns how many bytes this process may lock.
-func raiseMemlock(need uint64) uint64 {
-	if sysinfo.Host().Capabilities().LocksAll() {
-		return noLimit
-	}
-	var lim unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &lim) != nil {
-		return noLimit // unknown: let the registration itself say it
-	}
-	if lim.Cur < need && lim.Cur < lim.Max {
-		raised := unix.Rlimit{Cur: lim.Max, Max: lim.Max}
-		if unix.Setrlimit(unix.RLIMIT_MEMLOCK, &raised) == nil {
-			lim = raised
-		}
-	}
-	return lim.Cur // RLIM_INFINITY is MaxUint64
-}
 
 // userTimeout bounds how long sent bytes may stay without acknowledgement
 // (tcp(7), TCP_USER_TIMEOUT, milliseconds): keep-alives do not cover that.

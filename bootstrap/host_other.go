@@ -11,8 +11,6 @@ import (
 	"time"
 )
 
-func raiseMemlock(uint64) uint64 { return noLimit }
-
 func userTimeout(*net.TCPConn, int) {}
 
 func adoptFD(variable, spec string) (*os.File, error) {

@@ -88,8 +88,12 @@ func (p *pmi1) openFD(env environment) error {
 // dialLauncher dials a launcher that names its host. On a host that does not
 // resolve its own name, as many containers, that name means this host.
 func dialLauncher(ctx context.Context, addr, own string) (net.Conn, error) {
-	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	var unknown *net.DNSError
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	for begun := time.Now(); errors.As(err, &unknown) && unknown.Temporary() && time.Since(begun) < stuckTime && ctx.Err() == nil; {
+		time.Sleep(10 * dialFirst) // all ranks ask a name server at once
+		c, err = new(net.Dialer).DialContext(ctx, "tcp", addr)
+	}
 	if err == nil || !errors.As(err, &unknown) {
 		return c, err
 	}

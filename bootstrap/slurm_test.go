@@ -143,7 +143,7 @@ func TestAStepsPortThatIsTakenIsNamed(t *testing.T) {
 	}
 	defer l.Close()
 	addr := l.Addr().String()
-	_, err = New(bounded(t), Options{Log: quiet, Lookup: stepOf(addr, 0, 2), Timeout: time.Minute})
+	_, err = New(bounded(t), Options{Log: quiet, Lookup: stepOf(addr, 0, 2), Timeout: 2 * time.Second})
 	if err == nil || !strings.Contains(err.Error(), "listen at "+addr) || !strings.Contains(err.Error(), "the first of SLURM_STEP_RESV_PORTS") {
 		t.Errorf("%v", err)
 	}

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// stuckTime is how long a rank tries where there is no way to rank 0: a network may come up late.
+// stuckTime is how long a rank tries where there is no way to rank 0, and rank 0 where its port is
+// taken, or its name unknown: a network may come up late, and an earlier job end.
 const stuckTime = 10 * time.Second
 
 // dial connects to rank 0: over the launcher's socket, which needs no network, or else over TCP.
@@ -19,8 +20,8 @@ func (rv *rendezvous) dial(ctx context.Context) (net.Conn, error) {
 	var failed error
 	if rv.socket != "" {
 		c, err := new(net.Dialer).DialContext(ctx, "unix", rv.socket)
-		if err == nil {
-			return c, nil
+		if err == nil || errors.Is(err, syscall.EAGAIN) { // a full backlog (connect(2)): there soon is room
+			return c, err
 		}
 		failed = err
 	}

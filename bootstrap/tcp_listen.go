@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // listeners are where rank 0 listens: more than one where the others may come by several ways.
@@ -56,6 +57,10 @@ func (rv *rendezvous) takeListeners(env environment) (err error) {
 // listen opens rank 0's rendezvous, never at all addresses unless it is told to.
 func (rv *rendezvous) listen(ctx context.Context) (listeners, error) {
 	lns, err := rv.bind(ctx)
+	for begun := time.Now(); later(err) && time.Since(begun) < stuckTime && ctx.Err() == nil; {
+		time.Sleep(10 * dialFirst)
+		lns, err = rv.bind(ctx)
+	}
 	if err != nil {
 		where := rv.addr
 		if rv.listenAt != "" {
@@ -74,6 +79,11 @@ func (rv *rendezvous) listen(ctx context.Context) (listeners, error) {
 		}
 	}
 	return lns, nil
+}
+
+// later: an earlier job may be about to end, and a name to come.
+func later(err error) bool {
+	return errors.Is(err, syscall.EADDRINUSE) || errors.As(err, new(*net.DNSError))
 }
 
 func (rv *rendezvous) bind(ctx context.Context) (lns listeners, err error) {

@@ -247,3 +247,21 @@ func TestMessagesGrowWithTheLogarithmOfRanks(t *testing.T) {
 		t.Errorf("%d broadcasts took %d puts on one rank, want at most %d", rounds, most[1], rounds*(2*rails+1))
 	}
 }
+
+// A message of the rails of 16 ranks has 4 KiB, a place of a pair 32: of each piece the data, its
+// word and a grant.
+func TestLongBlocksAreGatheredInLargePieces(t *testing.T) {
+	const n, pieces = 16, 2
+	onSim(t, sim.Config{Ranks: n, Seed: 1}, coll.Config{}, nil, func(ctx context.Context, e env.Env, all *coll.Team) error {
+		src, dst := make([]byte, pieces*32<<10), make([]byte, n*pieces*32<<10)
+		if err := coll.AllGather(ctx, all, dst, src); err != nil { // it also learns who is near
+			return err
+		}
+		before := all.Counters().Puts
+		err := coll.AllGather(ctx, all, dst, src)
+		if puts := all.Counters().Puts - before; puts > (n-1)*pieces*3 {
+			return fmt.Errorf("rank %d: %d puts, want at most %d", e.Rank(), puts, (n-1)*pieces*3)
+		}
+		return err
+	})
+}

@@ -223,3 +223,24 @@ func TestAShrinkEndsABarrierThatOthersAreIn(t *testing.T) {
 		return everything(ctx, e, next)
 	})
 }
+
+// Nobody reports the death, and all that the dead rank was sent has arrived.
+func TestShrinkFindsADeathThatNobodyReports(t *testing.T) {
+	const dead = 2
+	var w *envtest.World
+	onSim(t, sim.Config{Ranks: 4, Seed: 1}, small, func(v *envtest.World) { w = v }, func(ctx context.Context, e env.Env, all *coll.Team) error {
+		if e.Rank() == dead {
+			e.Host().Sleep(10 * time.Millisecond) // the others are in Shrink
+			w.At(0, func() { w.World.Kill(dead) })
+			return w.NewParker().Park(ctx)
+		}
+		live, err := all.Shrink(ctx)
+		if err != nil {
+			return err
+		}
+		if live.Size() != 3 || live.Index(dead) >= 0 {
+			return fmt.Errorf("the team of the live ranks: %v", live)
+		}
+		return everything(ctx, e, live)
+	})
+}

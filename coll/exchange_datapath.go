@@ -22,12 +22,19 @@ func exchangeAll(o *op) error {
 		copy(d.dst.mem, d.src.mem)
 		return nil
 	}
+	return o.straight(d.src.of)
+}
+
+// straight sends each other member its block, and receives one of each into dst. Mapped members
+// read the blocks where they are.
+func (o *op) straight(block func(to int) []byte) error {
+	t, d := o.t, o.data
 	if near, pulls, err := o.pulls(); err != nil {
 		return err
 	} else if pulls {
-		return o.pullBlocks(near, &d.dst, d.src.of)
+		return o.pullBlocks(near, &d.dst, block)
 	}
-	copy(d.dst.of(t.me), d.src.of(t.me))
+	copy(d.dst.of(t.me), block(t.me))
 	next := (t.me + t.n - 1) % t.n
 	if err := o.expect(next, len(d.dst.of(next))); err != nil {
 		return err
@@ -39,7 +46,7 @@ func exchangeAll(o *op) error {
 				return err
 			}
 		}
-		if err := o.swap(to, d.src.of(to), from, d.dst.of(from)); err != nil {
+		if err := o.swap(to, block(to), from, d.dst.of(from)); err != nil {
 			return err
 		}
 		if err := o.collect(); err != nil {
@@ -119,7 +126,8 @@ func (o *op) passTwo() error {
 	return nil
 }
 
-// gatherAll has the blocks take the way of Team.AllGather, long ones without a copy of all.
+// gatherAll has blocks that fit a message of a rail take the way of Team.AllGather. Longer ones,
+// which would be several messages at each step, go straight.
 func gatherAll(o *op) error {
 	o.bind()
 	t, d, n := o.t, o.data, o.data.each
@@ -137,10 +145,10 @@ func gatherAll(o *op) error {
 		}
 		return o.settle(o.ctx) // the desk is used again
 	}
-	if near, pulls, err := o.pulls(); err != nil {
+	if _, pulls, err := o.pulls(); err != nil {
 		return err
-	} else if pulls {
-		return o.pullBlocks(near, &d.dst, func(int) []byte { return d.src.mem })
+	} else if pulls || n > int(t.teams.shape.chunk) {
+		return o.straight(func(int) []byte { return d.src.mem })
 	}
 	copy(d.dst.of(t.me), d.src.mem)
 	for r := range t.rails {

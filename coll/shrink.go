@@ -110,9 +110,9 @@ type agreement struct {
 	reported uint64
 }
 
-// agreeEvery is how often a member looks for reports. After remindAfter looks it sends its own again:
-// where nobody reports deaths the network finds those it sends to, as in no other way a member that
-// died after it had taken the first.
+// agreeEvery is how often a member looks for reports. After remindAfter looks it sends its own
+// again: where nobody reports deaths the network finds those it sends to, as in no other way a
+// member that died after it had taken the first.
 const (
 	agreeEvery  = time.Millisecond
 	remindAfter = 1000

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # What calls and reductions of two ranks on processors 0 and 1 take, quiet and beside busy
-# processes: microseconds of the median, the slowest hundredth and the mean, medians over the rounds.
+# processes: median, slowest hundredth and mean in microseconds, the medians of the rounds.
 #
 #   hack/busy.sh [REVISION...]    default: HEAD. Several are measured in turns.
 #
-# FABRICS (shm ibv) are the networks: ibv is over the user-space device (hack/softverbs). ROUNDS (5).
-# BIND ("none core") are the places of the ranks: any processor (none), one each (core), or both on
-# one (one). BESIDE (0 1 2) are how many busy loops run beside them; "job" is another job of two.
+# FABRICS (shm ibv) are the networks: ibv over the user-space device (hack/softverbs). ROUNDS (5).
+# BIND ("none core") are the places of ranks: any processor (none), one each (core), or both on one
+# (one). BESIDE (0 1 2) are how many busy loops run beside them; "job" is another job of two.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 : "${FABRICS:=shm ibv}" "${ROUNDS:=5}" "${BIND:=none core}" "${BESIDE:=0 1 2}"

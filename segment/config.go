@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"os"
 )
 
 // Pages is whether to use huge pages of the hugetlb pool.
@@ -110,6 +111,12 @@ func (c *Config) extent(user, page uint64) (extent, error) {
 			Remedy: "ask for less", Regions: c.parts(user)}
 	}
 	return x, nil
+}
+
+// Locks is how many bytes a segment of Size takes of RLIMIT_MEMLOCK on base pages, with Buffers.
+func (c Config) Locks() (uint64, error) {
+	x, err := c.extent(uint64(c.Size), uint64(os.Getpagesize()))
+	return x.length + c.Buffers, err
 }
 
 // parts are the regions with the user's, for errors.

@@ -31,8 +31,8 @@
 //   - MemAvailable of the machine, and its commit limit where
 //     vm.overcommit_memory is 2;
 //   - RLIMIT_MEMLOCK, for memory that will be pinned by a process without
-//     CAP_IPC_LOCK, less the buffers that will be; the soft limit is raised to the hard one where
-//     that helps;
+//     CAP_IPC_LOCK, less the buffers that will be; the soft limit is raised to the hard one,
+//     since queues and registrations of other memory count later;
 //   - the largest region that the device registers.
 //
 // [Prepare] does only that. Its [Plan] says of which pools of memory the segment takes how much, so

@@ -92,15 +92,23 @@ func TestMemlockIsRaisedBeforeRefusing(t *testing.T) {
 	}
 }
 
-func TestMemlockIsLeftAloneWhenItSuffices(t *testing.T) {
+// A device's queues and the program's own memory are pinned later.
+func TestMemlockIsRaisedBeyondTheSegment(t *testing.T) {
+	h := &fakeHost{limits_: generous()}
+	h.limits_.memlock, h.limits_.memlockHard = 4*mib, 8*mib
+	m, err := Map(Config{Size: mib, Locked: true, host: h})
+	must(t, err)
+	defer m.Close()
+	if h.raised != 8*mib {
+		t.Errorf("soft limit raised to %d, want %d", h.raised, 8*mib)
+	}
+}
+
+func TestMemlockIsLeftAloneWhereNoneCounts(t *testing.T) {
 	for _, ipc := range []bool{false, true} {
 		h := &fakeHost{limits_: generous()}
 		h.limits_.memlock, h.limits_.memlockHard, h.limits_.ipcLock = 4*mib, 8*mib, ipc
-		n := int64(mib)
-		if ipc {
-			n = 16 * mib // CAP_IPC_LOCK lifts the limit
-		}
-		m, err := Map(Config{Size: n, Locked: true, host: h})
+		m, err := Map(Config{Size: 16 * mib, Locked: ipc, host: h}) // CAP_IPC_LOCK lifts the limit
 		must(t, err)
 		m.Close()
 		if h.raised != 0 {

@@ -22,6 +22,9 @@ func Prepare(c Config) (*Plan, error) {
 		return nil, err
 	}
 	p := &Plan{c: c}
+	if c.Locked && !lim.ipcLock && lim.memlock < lim.memlockHard { // what is pinned later counts too
+		lim.memlock, p.raise = lim.memlockHard, lim.memlockHard
+	}
 	if c.HugePages != Off {
 		p.huge, err = p.extent(lim, true)
 		if err != nil && c.HugePages == Require {
@@ -81,10 +84,8 @@ func (p *Plan) extent(lim limits, huge bool) (*extent, error) {
 			return nil, errors.New("segment: this kernel has no huge pages")
 		}
 	}
-	user, bounds, err := p.fit(&lim, page, huge)
-	if err != nil {
-		return nil, err
-	}
+	bounds := c.bounds(&lim, huge)
+	user := c.wanted(bounds, page)
 	x, err := c.extent(user, page)
 	if err != nil {
 		return nil, err
@@ -105,26 +106,6 @@ func (p *Plan) create(x extent) (*Mapping, error) {
 		return nil, err
 	}
 	return m, nil
-}
-
-// fit returns the user's size in bytes and the bounds of the mapping, with the soft limit for
-// pinned memory raised if that is what it takes.
-func (p *Plan) fit(lim *limits, page uint64, huge bool) (uint64, []bound, error) {
-	c := &p.c
-	b := c.bounds(lim, huge)
-	user := c.wanted(b, page)
-	if c.Locked && !lim.ipcLock && lim.memlock < lim.memlockHard {
-		x, err := c.extent(user, page)
-		if err != nil {
-			return 0, nil, err
-		}
-		if c.Share > 0 || x.length > left(left(lim.memlock, lim.pinned), c.Buffers) {
-			lim.memlock, p.raise = lim.memlockHard, lim.memlockHard
-			b = c.bounds(lim, huge)
-			user = c.wanted(b, page)
-		}
-	}
-	return user, b, nil
 }
 
 // wanted is the user's size: as given, or the share of what the bounds leave.

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/remedy"
 	"github.com/ibconduit/conduit/internal/sysinfo"
 )
@@ -71,15 +72,16 @@ func limit(v uint64) string {
 	return size(v)
 }
 
-// size prints bytes with a binary unit when they are whole ones.
+// size prints bytes with the largest binary unit of which they are whole ones, so that what differs
+// is shown to.
 func size(v uint64) string {
 	for _, u := range []struct {
 		shift uint
 		name  string
 	}{{40, "TiB"}, {30, "GiB"}, {20, "MiB"}, {10, "KiB"}} {
-		if v >= 1<<u.shift {
-			return strings.Replace(fmt.Sprintf("%.1f %s", float64(v)/float64(uint64(1)<<u.shift), u.name), ".0 ", " ", 1)
+		if v > 0 && v%(1<<u.shift) == 0 {
+			return fmt.Sprintf("%d %s", v>>u.shift, u.name)
 		}
 	}
-	return fmt.Sprintf("%d bytes", v)
+	return errtext.Count(v, "byte")
 }

@@ -39,9 +39,16 @@ func TestMemlockIsReadFromTheKernel(t *testing.T) {
 }
 
 func TestSizesArePrintedInBinaryUnits(t *testing.T) {
-	for v, want := range map[uint64]string{0: "0 bytes", 1023: "1023 bytes", 1536: "1.5 KiB", 8 << 20: "8 MiB", 1 << 40: "1 TiB"} {
+	for v, want := range map[uint64]string{0: "0 bytes", 1023: "1023 bytes", 1536: "1536 bytes", 8 << 20: "8 MiB", 1 << 40: "1 TiB"} {
 		if got := size(v); got != want {
 			t.Errorf("%d: %q, want %q", v, got, want)
 		}
+	}
+}
+
+func TestSizesThatDifferAreShownToDiffer(t *testing.T) {
+	m := Memlock{Limit: 5 << 20, Pinned: 4096}
+	if detail, _ := m.Explain(5<<20 + 1); detail != "5242881 bytes asked, 4 KiB pinned already, and RLIMIT_MEMLOCK is 5 MiB without CAP_IPC_LOCK" {
+		t.Error(detail)
 	}
 }

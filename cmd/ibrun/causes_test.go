@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // asRankToo are a rank's variables for a program that a shell of ibrun's starts.
@@ -114,5 +115,25 @@ func TestHostsBeyondTheDescriptorsAreToldOnce(t *testing.T) {
 	out, _ := cmd.CombinedOutput()
 	if text := string(out); strings.Count(text, "too many open files") != 1 || !strings.Contains(text, "raise ulimit -n") {
 		t.Errorf("code %d: %s", cmd.ProcessState.ExitCode(), text)
+	}
+}
+
+// As a compiler's or a copy's that has not ended.
+func TestAProgramThatIsBeingWrittenIsAwaited(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "program")
+	text, err := os.ReadFile("/bin/true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o700)
+	if err == nil {
+		_, err = f.Write(text)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(200*time.Millisecond, func() { _ = f.Close() })
+	if code, _, errs := finish(t, nil, "-n", "2", name); code != 0 {
+		t.Errorf("code %d: %s", code, errs)
 	}
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -26,7 +28,9 @@ func (c *command) hosts(behind int) (all []launch.Host, n int, err error) {
 	case len(c.Host) > 0:
 		list, err = hostList(c.Host, "-H")
 	case c.Hostfile != "":
-		list, err = hostFile(c.Hostfile)
+		if list, err = hostFile(c.Hostfile); errors.As(err, new(*fs.PathError)) {
+			err = fmt.Errorf("--hostfile: %w", err)
+		}
 	default:
 		list, err = allocated(os.Getenv)
 	}
@@ -66,8 +70,9 @@ func (c *command) hosts(behind int) (all []launch.Host, n int, err error) {
 	return all, n, nil
 }
 
-// put adds ranks of a host, which may be there already.
+// put adds ranks of a host, which may be there already; one where n is 0.
 func put(list []slots, host string, n int) []slots {
+	n = max(n, 1)
 	for i := range list {
 		if list[i].host == host {
 			list[i].n += n
@@ -89,17 +94,25 @@ func hostList(specs []string, where string) (list []slots, err error) {
 	return list, nil
 }
 
-// hostSpec reads a:2, user@a, [::1]:2 and ::1.
+// hostSpec reads a:2, user@a, [::1]:2 and ::1. n is 0 where nothing says how many ranks there are.
 func hostSpec(spec string) (host string, n int, err error) {
-	host, n = spec, 1
+	host = spec
 	if i := strings.LastIndexByte(spec, ':'); i >= 0 && (strings.Count(spec, ":") == 1 || strings.Contains(spec, "]:")) {
 		host = spec[:i]
 		if n, err = slotsOf(spec[i+1:]); err != nil {
 			return "", 0, fmt.Errorf("behind the colon %w", err)
 		}
 	}
-	host = strings.NewReplacer("[", "", "]", "").Replace(host)
-	if host == "" || strings.HasPrefix(host, "-") || strings.ContainsAny(host, "=,; \t") {
+	at := strings.LastIndexByte(host, '@') + 1
+	name := host[at:]
+	if inside, ok := strings.CutPrefix(name, "["); ok && strings.HasSuffix(inside, "]") {
+		name = strings.TrimSuffix(inside, "]")
+	}
+	host = host[:at] + name
+	if _, err := netip.ParseAddr(name); strings.Contains(name, ":") && err != nil {
+		return "", 0, fmt.Errorf("%q is neither a host with a number of ranks, as a:2, nor an address of IPv6", host)
+	}
+	if name == "" || at == 1 || strings.HasPrefix(host, "-") || strings.ContainsAny(host, "=,;[] \t") {
 		return "", 0, fmt.Errorf("%q is no name of a host", host)
 	}
 	return host, n, nil
@@ -117,18 +130,23 @@ func slotsOf(text string) (int, error) {
 // -n passes as it does slots, and the network interface of Hydra's own connections.
 var passed = []string{"max_slots", "max-slots", "slots_max", "slots-max", "ifhn"}
 
-// hostWord reads a word behind a host, which may say how many ranks it has.
+// hostWord reads a word behind a host, which may say how many ranks it has; n is what was before.
 func hostWord(w string, n int) (int, error) {
 	k, v, ok := strings.Cut(w, "=")
 	switch {
 	case !ok:
 		return 0, fmt.Errorf("%q: want a host as a, a:2 or a slots=2", w)
 	case k == "slots":
-		n, err := slotsOf(v)
+		m, err := slotsOf(v)
 		if err != nil {
 			return 0, fmt.Errorf("slots=%w", err)
 		}
-		return n, nil
+		if n != 0 && n != m {
+			return 0, fmt.Errorf("%q: %d before it", w, n)
+		}
+		return m, nil
+	case k == "binding":
+		return 0, fmt.Errorf("%q: --bind-to core or numa binds the ranks of all hosts", w)
 	case k == "user" || k == "username":
 		return 0, fmt.Errorf("%q: another user is written %s@ before the host", w, v)
 	case !slices.Contains(passed, k):
@@ -140,7 +158,7 @@ func hostWord(w string, n int) (int, error) {
 func hostFile(name string) (list []slots, err error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
-		return nil, fmt.Errorf("--hostfile: %w", err)
+		return nil, err
 	}
 	line := 0
 	for l := range strings.Lines(strings.TrimPrefix(string(text), "\ufeff")) { // a byte order mark

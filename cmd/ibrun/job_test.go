@@ -99,7 +99,7 @@ func TestEmptyValuesAreRefused(t *testing.T) {
 			t.Errorf("%s: code %d: %s", f, code, errs)
 		}
 	}
-	for _, args := range [][]string{{"--hostfile=", "true"}, {"-H", "a,,b", "true"}, {"-H", "", "-H", "a", "true"}, {"true", ":", "-x", "", "true"}} {
+	for _, args := range [][]string{{"--hostfile=", "true"}, {"-H", "a,,b", "true"}, {"-H", "a,", "true"}, {"-H", "", "-H", "a", "true"}, {"true", ":", "-x", "", "true"}} {
 		if code, _, errs := finish(t, nil, args...); code != 80 || !strings.Contains(errs, "the value is empty") {
 			t.Errorf("%q: code %d: %s", args, code, errs)
 		}
@@ -120,6 +120,15 @@ func TestWordsOfAHostfile(t *testing.T) {
 		"a slots=":            `slots="": want a number of ranks from 1 up`,
 		"a slots = 4":         `"slots": want a host as a, a:2 or a slots=2`,
 		"slots=4":             `"slots=4" is no name of a host`,
+		"a slots=2 slots=2":   "[{a 2}]",
+		"a slots=2 slots=4":   `"slots=4": 2 before it`,
+		"a:2 slots=4":         `"slots=4": 2 before it`,
+		"a binding=numa":      `"binding=numa": --bind-to core or numa binds the ranks of all hosts`,
+		"a:2:3":               `"a:2:3" is neither a host with a number of ranks, as a:2, nor an address of IPv6`,
+		"[::1":                `"[::1" is neither a host with a number of ranks, as a:2, nor an address of IPv6`,
+		"a]":                  `"a]" is no name of a host`,
+		"@a":                  `"@a" is no name of a host`,
+		"me@[::1]:2":          "[{me@::1 2}]",
 	} {
 		if err := os.WriteFile(file, []byte(line), 0o600); err != nil {
 			t.Fatal(err)
@@ -260,6 +269,7 @@ func TestHostsOfABatchJob(t *testing.T) {
 		{"SLURM_JOB_NODELIST=n[1-2] SLURM_TASKS_PER_NODE=2(x", `[] SLURM_JOB_NODELIST=n[1-2]: SLURM_TASKS_PER_NODE=2(x: a bracket is not closed (-H names the hosts)`},
 		{"SLURM_JOB_NODELIST=n[1-2] SLURM_TASKS_PER_NODE=two", `[] SLURM_JOB_NODELIST=n[1-2]: SLURM_TASKS_PER_NODE=two: "two": want a number of ranks from 1 up (-H names the hosts)`},
 		{"PBS_NODEFILE=" + file, "[{n1 2} {n2 2}] <nil>"},
+		{"PBS_NODEFILE=/no/such", "[] PBS_NODEFILE: open /no/such: no such file or directory (-H names the hosts)"},
 		{"LSB_HOSTS=n1_n1_n2", "[{n1 2} {n2 1}] <nil>"},
 		{"LSB_HOSTS=n1_n1", "[] <nil>"},
 		{"LSB_DJOB_HOSTFILE=" + file, "[{n1 2} {n2 2}] <nil>"},

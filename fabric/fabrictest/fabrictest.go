@@ -123,6 +123,7 @@ var cases = []check{
 	{"FlushOrdersPutsBeforeGets", (*group).flushOrders},
 	{"FencesOrderGetsAndPuts", (*group).fences},
 	{"FlushPeerIsForOnePeer", (*group).flushPeer},
+	{"QuietLanesHaveNothingInFlight", (*group).quiet},
 
 	{"EveryRankReachesEveryRankAtOnce", (*group).crowd},
 

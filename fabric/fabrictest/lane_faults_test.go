@@ -338,6 +338,28 @@ var faults = []fault{
 		flushPeer: func(l *faultyLane, ctx context.Context, _ int) error { return l.Lane.Flush(ctx) },
 	},
 	{
+		name:   "a lane is quiet before a put has happened",
+		caught: []string{"QuietLanesHaveNothingInFlight"},
+		put: func(l *faultyLane, peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+			l.held = append(l.held, func() error { _, err := l.Lane.Put(peer, off, src, f); return err })
+			return fabric.Done, nil
+		},
+		quiet: func(*faultyLane, int) bool { return true },
+	},
+	{
+		name:   "a lane is not quiet before a flush",
+		caught: []string{"QuietLanesHaveNothingInFlight"},
+		quiet:  func(l *faultyLane, _ int) bool { return l.n == 0 },
+		get: func(l *faultyLane, peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Handle, error) {
+			l.n++
+			return l.Lane.Get(peer, off, dst, f)
+		},
+		flush: func(l *faultyLane, ctx context.Context) error {
+			l.n = 0
+			return l.Lane.Flush(ctx)
+		},
+	},
+	{
 		name:   "groups that fail are told as complete",
 		caught: []string{"PeerDownFailsItsGroupsAlone"},
 		await: func(l *faultyLane, ctx context.Context, q *fabric.Completions) error {

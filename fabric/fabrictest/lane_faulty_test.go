@@ -24,6 +24,7 @@ type fault struct {
 	fence     func(l *faultyLane, ctx context.Context, peer int) error
 	flushPeer func(l *faultyLane, ctx context.Context, peer int) error
 	register  func(l *faultyLane, b []byte) (*fabric.Memory, error)
+	quiet     func(l *faultyLane, peer int) bool
 	abandon   func(l *faultyLane, h fabric.Handle)
 	mapped    func(l *faultyLane, peer int) []byte
 	down      func(n *faultyNet, rank int, cause error)
@@ -157,6 +158,13 @@ func (l *faultyLane) FlushPeer(ctx context.Context, peer int) error {
 		return l.flushPeer(l, ctx, peer)
 	}
 	return l.Lane.FlushPeer(ctx, peer)
+}
+
+func (l *faultyLane) Quiet(peer int) bool {
+	if l.quiet != nil {
+		return l.quiet(l, peer)
+	}
+	return l.Lane.Quiet(peer)
 }
 
 func (l *faultyLane) Register(b []byte) (*fabric.Memory, error) {

@@ -1,4 +1,4 @@
-// Command busy is a rank of hack/busy.sh, one of two: it times an operation, each one by itself, and
+// Command busy is a rank of hack/busy.sh, one of two: it times an operation, each by itself, and
 // rank 0 prints the microseconds of the median, of the slowest hundredth, and of the mean.
 package main
 

@@ -125,3 +125,22 @@ func TestRanksShortOfMemlockAreNamedByAll(t *testing.T) {
 		}
 	}
 }
+
+// Config.LockedMemory is the limit that Join needs, to the byte.
+func TestLockedMemoryIsWhatJoinNeeds(t *testing.T) {
+	dev := rdmatest.Device(t)
+	need, err := conduit.Config{SegmentSize: 1 << 20}.LockedMemory(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for short, joins := range map[int]bool{0: true, 1: false} {
+		argv := apart(t, 65536, int(need)-short, false)
+		var out output
+		code, err := launch.Run(testContext(t), launch.Config{
+			N: 2, Path: argv[0], Args: argv[1:], Env: rankEnv("exchange", conduit.Config{Fabric: conduit.FabricAuto, Device: dev}), Stdout: &out, Stderr: &out,
+		})
+		if refused := strings.Contains(out.String(), "RLIMIT_MEMLOCK"); err != nil || (code == 0) != joins || refused == joins {
+			t.Errorf("%d bytes below %d: exit code %d, %v\n%s", short, need, code, err, out.String())
+		}
+	}
+}

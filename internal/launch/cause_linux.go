@@ -2,7 +2,11 @@ package launch
 
 import (
 	"fmt"
+	"os"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ibconduit/conduit/internal/sysinfo"
 )
@@ -17,16 +21,21 @@ type memoryKills struct {
 
 func watchMemoryKills(root sysinfo.Root) *memoryKills {
 	m := &memoryKills{root: root}
-	if groups := root.Cgroups("memory"); len(groups) > 0 {
-		m.group = &groups[0]
-		m.before = root.MemoryKills(*m.group)
+	for _, g := range root.Cgroups("memory") { // its own first, which need not have the controller
+		if n, ok := root.MemoryKills(g); ok {
+			m.group, m.before = &g, n
+			break
+		}
 	}
 	return m
 }
 
 // text says that the kernel has killed; empty if it has not.
 func (m *memoryKills) text() string {
-	if m.group == nil || m.root.MemoryKills(*m.group) <= m.before {
+	if m.group == nil {
+		return ""
+	}
+	if n, _ := m.root.MemoryKills(*m.group); n <= m.before {
 		return ""
 	}
 	if _, limit, group, ok := m.root.MemoryRoom(); ok {
@@ -35,11 +44,24 @@ func (m *memoryKills) text() string {
 	return "; the kernel has killed for want of memory: start fewer ranks here, with less memory each"
 }
 
-// cause is what the machine knows of why a signal has ended a rank. killed says that it was sent
-// from here.
-func (m *memoryKills) cause(s syscall.Signal, killed bool) string {
+// tick is by how much the kernel's two counts of processor time may differ: RLIMIT_CPU goes by
+// samples, one in 10 ms at the slowest clock.
+const tick = 100 * time.Millisecond
+
+// cause is what the machine knows of why a signal has ended a rank, or a program of a shell that is
+// the rank. killed says that it was sent from here.
+func (m *memoryKills) cause(state *os.ProcessState, killed bool) string {
+	status := state.Sys().(syscall.WaitStatus)
+	s := status.Signal()
 	switch {
+	case status.Exited() && status.ExitStatus() == 128+int(syscall.SIGKILL):
+		return m.text()
 	case s == syscall.SIGKILL && !killed:
+		var limit unix.Rlimit
+		took := state.UserTime() + state.SystemTime() + tick
+		if unix.Getrlimit(unix.RLIMIT_CPU, &limit) == nil && uint64(took/time.Second) >= limit.Max {
+			return fmt.Sprintf("; it has had the %d s of processor time that are allowed (ulimit -t, RLIMIT_CPU)", limit.Max)
+		}
 		return m.text()
 	case s == syscall.SIGBUS:
 		return "; memory that is mapped could not be had, mostly since a file system (df /dev/shm), the huge pages (/proc/meminfo) or a memory group is full, or a mapped file was cut short"

@@ -255,11 +255,8 @@ func (c *child) code() int {
 
 // how says how the rank ended, and why as far as the machine knows.
 func (c *child) how() string {
-	text := c.cmd.ProcessState.String()
-	if c.status.Signaled() {
-		text += c.kills.cause(c.status.Signal(), c.killed)
-	}
-	return text
+	state := c.cmd.ProcessState
+	return state.String() + c.kills.cause(state, c.killed)
 }
 
 func (c *child) where() string { return fmt.Sprintf("pid %d", c.cmd.Process.Pid) }

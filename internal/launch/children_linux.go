@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -55,10 +56,31 @@ func (c *children) start(cmd *exec.Cmd) error {
 // starting is held while a program starts. Package syscall lets one start at a time, too.
 var starting sync.Mutex
 
-// startProgram starts one. Who starts it waits until the child runs it, unknown to the runtime:
-// only another of its processors can continue the child meanwhile, and not once a collection waits
-// for this one.
+// startTries is how often a program is started where what prevents it may pass, startPause how long
+// is waited before the second try. It doubles with each: 1.5 s in all.
+const (
+	startTries = 6
+	startPause = 50 * time.Millisecond
+)
+
+// startProgram starts one, in several tries where the user has as many processes as may be, or the
+// program is being written.
 func startProgram(cmd *exec.Cmd, spared func(pid int) bool) error {
+	before := *cmd
+	for try := 0; ; try++ {
+		err := startOnce(cmd, spared)
+		if try == startTries-1 || !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.ETXTBSY) {
+			return err
+		}
+		time.Sleep(startPause << try)
+		*cmd = before
+	}
+}
+
+// startOnce starts one. Who starts it waits until the child runs it, unknown to the runtime: only
+// another of its processors can continue the child meanwhile, and not once a collection waits for
+// this one.
+func startOnce(cmd *exec.Cmd, spared func(pid int) bool) error {
 	starting.Lock()
 	defer starting.Unlock()
 	if runtime.GOMAXPROCS(0) < 2 {

@@ -132,14 +132,37 @@ func (e *outputError) Error() string {
 }
 func (e *outputError) Unwrap() error { return e.err }
 
+// createOutput makes a file, or empties one, in a directory to which others may write too: a pipe
+// of theirs would wait for its reader.
+func createOutput(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o666)
+	switch {
+	case errors.Is(err, unix.ELOOP):
+		return nil, fmt.Errorf("%w (a symbolic link is not followed: remove it, or name another directory)", err)
+	case errors.Is(err, unix.ENXIO): // of a pipe, or a socket
+		return nil, notRegular(name)
+	case err != nil:
+		return nil, err
+	}
+	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {
+		_ = f.Close()
+		return nil, notRegular(name)
+	}
+	if err := f.Truncate(0); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func notRegular(name string) error {
+	return fmt.Errorf("%s is no regular file: remove it, or name another directory", name)
+}
+
 // output is where a rank's standard output (1) or standard error (2) goes.
 func (r *run) output(number, fd int, coming func() bool) (taker, error) {
 	if dir := r.cfg.Output; dir != "" {
-		const flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC | unix.O_NOFOLLOW // others may write to the directory too
-		f, err := os.OpenFile(filepath.Join(dir, OutputFile(number, r.cfg.N, fd)), flags, 0o666)
-		if errors.Is(err, unix.ELOOP) {
-			err = fmt.Errorf("%w (a symbolic link is not followed: remove it, or name another directory)", err)
-		}
+		f, err := createOutput(filepath.Join(dir, OutputFile(number, r.cfg.N, fd)))
 		if err != nil {
 			return nil, &outputError{number, err}
 		}

@@ -14,15 +14,16 @@ import (
 // ran meanwhile: from then on waits yield early. One that lasts as long as a slice of the
 // scheduler says that a process has run that has nothing to do with the job: from then on waits
 // yield late, and for a while sleep for some microseconds instead, since a thread that a timer
-// wakes preempts such a process. No clock or counter of the kernel tells the two apart beforehand:
-// beside a foreign busy process there are involuntary switches and slow peers too.
+// wakes preempts such a process. Where several ranks share a processor they have work of their own,
+// so it takes longer yields there, and a second one soon. No clock or counter of the kernel tells the two apart beforehand: beside a foreign busy
+// process there are involuntary switches and slow peers too.
 //
 // The zero value yields late until it has learned. It may be used by many goroutines at once.
 type Sharing struct {
 	ranks     atomic.Int32 // that share a processor; 0 is 1
 	inProcess atomic.Bool  // ranks are goroutines
 	early     atomic.Bool
-	barred    atomic.Int64 // the time since start until which there are no yields
+	barred    atomic.Int64 // since start: until when there are no yields, or the end of the last long one
 	yields    atomic.Uint64
 	foreign   atomic.Uint64
 	naps      atomic.Uint64
@@ -39,9 +40,7 @@ const (
 	// foreignFrom is what a yield lasts at least that went to a process without a wait of its own: the
 	// shortest slice is 0.7 ms (Linux, kernel/sched/fair.c, sysctl_sched_base_slice).
 	foreignFrom = 400 * time.Microsecond
-	// crowdedFrom is that for each rank of the processor where there are several: they have work of
-	// their own too. With 0.4 ms in all, 36 operations of 4 ranks on 2 processors took 68 us in the
-	// geometric mean, 52 so (hack/crowd.sh).
+	// crowdedFrom is that for each rank of the processor where there are several (hack/crowd.sh).
 	crowdedFrom = 1250 * time.Microsecond
 	// barredFor is for how many times what a yield gave to a foreign process there are no others.
 	barredFor = 64
@@ -79,8 +78,8 @@ func (s *Sharing) Probe(waited time.Duration) bool { return waited >= s.After() 
 
 func (s *Sharing) isBarred() bool { return int64(time.Since(start)) < s.barred.Load() }
 
-// Yield gives the processor to other processes (sched_yield(2)). It returns for how long, with which
-// Learn is called; 0: it has slept.
+// Yield gives the processor to other processes (sched_yield(2)). It returns how long that took, for
+// Learn; 0: it has slept.
 //
 // Other goroutines run at once only where ranks are goroutines: for each Gosched the runtime may
 // wake a thread, which takes the processor from the process that is awaited.
@@ -116,7 +115,11 @@ func (s *Sharing) Learn(took time.Duration, there bool) {
 	case took >= s.foreignFrom():
 		early = false
 		s.foreign.Add(1)
-		s.barred.Store(int64(time.Since(start) + barredFor*took))
+		until, last := time.Since(start), time.Duration(s.barred.Load())
+		if !s.Crowded() || last > 0 && until-last <= 2*took { // no more than took since the last one
+			until += barredFor * took
+		}
+		s.barred.Store(int64(until))
 	default:
 		early = early || there
 	}

@@ -94,7 +94,15 @@ func TestRanksOfAProcessorAreNotForeign(t *testing.T) {
 		t.Errorf("%+v, want nothing foreign", got)
 	}
 	s.Learn(4*crowdedFrom, true)
-	if got := s.Stats(); got.Foreign != 1 || s.Probe(0) {
+	if !s.Probe(0) {
+		t.Error("a single long yield bars others")
+	}
+	s.barred.Store(int64(time.Since(start) - 9*crowdedFrom))
+	if s.Learn(4*crowdedFrom, true); !s.Probe(0) {
+		t.Error("a long yield much later bars others")
+	}
+	s.Learn(time.Hour, true) // less than that has passed since, however slow the machine
+	if got := s.Stats(); got.Foreign != 3 || s.Probe(0) {
 		t.Errorf("%+v, want a foreign process", got)
 	}
 }

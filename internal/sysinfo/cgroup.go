@@ -196,17 +196,17 @@ func hasWord(list, word string) bool {
 }
 
 // MemoryKills is how many processes of a memory group the kernel has killed for want of memory,
-// with version 2 those of its children too.
-func (r Root) MemoryKills(g Cgroup) uint64 {
+// with version 2 those of its children too. ok is false where the group does not count them.
+func (r Root) MemoryKills(g Cgroup) (n uint64, ok bool) {
 	file := "/memory.oom_control"
 	if g.V2 {
 		file = "/memory.events"
 	}
 	for line := range strings.Lines(r.Text(g.Dir + file)) {
-		if v, ok := strings.CutPrefix(line, "oom_kill "); ok {
-			n, _ := strconv.ParseUint(strings.TrimSpace(v), 10, 64)
-			return n
+		if v, found := strings.CutPrefix(line, "oom_kill "); found {
+			n, err := strconv.ParseUint(strings.TrimSpace(v), 10, 64)
+			return n, err == nil
 		}
 	}
-	return 0
+	return 0, false
 }

@@ -4,6 +4,7 @@ package given
 import (
 	"errors"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -31,7 +32,10 @@ func Values() kong.Option {
 type full struct{ kong.Mapper }
 
 func (f full) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
-	if ctx.Scan.Peek().Value == "" {
+	text, _ := ctx.Scan.Peek().Value.(string)
+	// kong.SplitEscaped leaves out a last item that is empty.
+	last, cut := strings.CutSuffix(text, string(ctx.Value.Tag.Sep))
+	if text == "" || cut && target.Kind() == reflect.Slice && !strings.HasSuffix(last, `\`) {
 		return errors.New("the value is empty, as that of a variable that is not set")
 	}
 	return f.Mapper.Decode(ctx, target)

@@ -23,7 +23,7 @@ type flags struct {
 }
 
 func TestEmptyValuesAreRefused(t *testing.T) {
-	for _, args := range []string{"--text=", "--word=", "--items=", "--items=a,,b", "--items= --items=a", "--whole=", "--n=", "--wide=", "--seed=", "--share=", "--time=", "--after=", "EMPTY"} {
+	for _, args := range []string{"--text=", "--word=", "--items=", "--items=a,,b", "--items=a,", "--items= --items=a", "--whole=", "--n=", "--wide=", "--seed=", "--share=", "--time=", "--after=", "EMPTY"} {
 		list := strings.Fields(args)
 		if args == "EMPTY" {
 			list = []string{""}
@@ -46,6 +46,11 @@ func TestOtherValuesAreReadAsBefore(t *testing.T) {
 	}
 	if _, err := parser.Parse(strings.Fields("--text=t --word=b --items=a,b --whole=a,b --n=-1 --wide=2 --seed=3 --share=0.5 --time=1s --after=2s arg")); err != nil {
 		t.Fatal(err)
+	}
+	if parser, err := kong.New(new(flags), Values()); err != nil {
+		t.Fatal(err)
+	} else if _, err := parser.Parse([]string{`--items=a\,`, "--whole=a,"}); err != nil {
+		t.Errorf("commas that divide nothing: %v", err)
 	}
 	if f.Text != "t" || *f.Word != "b" || len(f.Items) != 2 || len(f.Whole) != 1 || f.N != -1 || *f.Wide != 2 || f.Seed != 3 || f.Share != 0.5 || f.Time != time.Second || *f.After != 2*time.Second || f.Arg != "arg" {
 		t.Errorf("%+v", f)

@@ -383,28 +383,44 @@ func (x *examination) memlock() {
 	}
 	caps := x.Capabilities()
 	exempt := caps.LocksAll()
+	need, err := x.locked()
+	if err != nil {
+		x.missing("memlock", "Join would refuse this environment: "+err.Error(), "")
+		return
+	}
 	figures := fmt.Sprintf("RLIMIT_MEMLOCK is %s (hard limit %s)", limit(soft), limit(hard))
 	if exempt {
 		figures += ", which CAP_IPC_LOCK lifts"
 	} else if caps.Has(capIPCLock) {
 		figures += ", and CAP_IPC_LOCK of a user namespace does not lift it"
 	}
-	if pinned := sysinfo.KB(x.Table("/proc/thread-self/status")["VmPin"]); pinned > 0 {
+	pinned := sysinfo.KB(x.Table("/proc/thread-self/status")["VmPin"])
+	if pinned > 0 {
 		figures += fmt.Sprintf(", %s are pinned", size(pinned))
 	}
+	short := ""
+	if room := hard - min(pinned, hard); !exempt && hard != unlimited && room < need {
+		short = size(need-room) + " less than the " + whatLocks(need)
+	}
 	todo := remedy.Memlock(x.starter())
-	if x.usable != "" {
-		x.memlockByTrying(x.usable, figures, todo)
-		return
+	switch {
+	case x.usable != "":
+		x.memlockByTrying(x.usable, need, figures, short, todo)
+	case short != "":
+		x.missing("memlock", figures+": "+short+" (nothing to register it with here)", todo)
+	default:
+		x.ok("memlock", figures+" (nothing to register memory with here)")
 	}
-	if !exempt && hard != unlimited && hard < defaultSegment {
-		x.missing("memlock", figures+": less than the default segment of "+size(defaultSegment)+" (nothing to register it with here)", todo)
-		return
-	}
-	x.ok("memlock", figures+" (nothing to register memory with here)")
 }
 
-func (x *examination) memlockByTrying(dev, figures, todo string) {
+// whatLocks says what so many bytes are.
+func whatLocks(n uint64) string {
+	return fmt.Sprintf("%s that a rank of a job of two locks", size(n))
+}
+
+// memlockByTrying registers memory. short says that Join would not try: by the limit a rank has too
+// little.
+func (x *examination) memlockByTrying(dev string, need uint64, figures, short, todo string) {
 	want := min(x.opts.Pin, sysinfo.KB(x.Table("/proc/meminfo")["MemAvailable"])/4)
 	if room, _, _, ok := x.MemoryRoom(); ok {
 		want = min(want, room/4)
@@ -412,26 +428,35 @@ func (x *examination) memlockByTrying(dev, figures, todo string) {
 	const page = 4096
 	want = max(want&^(page-1), page)
 	pinned, raised, err := x.pin(dev, want)
+	if errors.Is(err, syscall.ENOMEM) && pinned < need && short == "" { // it tries doubled sizes
+		if _, again, err := x.pin(dev, need); err == nil {
+			pinned, raised = need, again
+		}
+	}
 	detail := fmt.Sprintf("registered %s on %s", size(pinned), dev)
 	if raised {
 		detail += " with the soft limit raised to the hard one, as Join does where a rank needs verbs"
 	}
 	detail += "; " + figures
 	switch {
-	case err == nil:
+	case err == nil && short == "":
 		x.ok("memlock", detail)
+		return
+	case short != "":
+		x.unpins = true
+		x.missing("memlock", detail+": "+short, todo)
 		return
 	case !errors.Is(err, syscall.ENOMEM):
 		x.missing("memlock", detail+"; more: "+err.Error(), "")
 		return
 	}
 	detail += "; more was refused"
-	if pinned >= defaultSegment {
+	if pinned >= need {
 		x.warn("memlock", detail, todo)
 		return
 	}
 	x.unpins = true
-	x.missing("memlock", detail+", and the default segment is "+size(defaultSegment), todo)
+	x.missing("memlock", detail+": "+size(need-pinned)+" less than the "+whatLocks(need), todo)
 }
 
 func (x *examination) perftest() {

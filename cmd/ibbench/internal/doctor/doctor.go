@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/internal/errtext"
 )
 
@@ -182,3 +183,6 @@ func (r Report) Text() string {
 	fmt.Fprintf(&b, "\n%d ok, %s, %s: %s\n", count[OK], errtext.Count(count[Warn], "warning"), errtext.Count(count[Fail], "failure"), verdict)
 	return b.String()
 }
+
+// lockedMemory is what Join compares with RLIMIT_MEMLOCK in a job of two ranks that need verbs.
+func lockedMemory() (uint64, error) { return conduit.Config{}.LockedMemory(2) }

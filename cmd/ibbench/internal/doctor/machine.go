@@ -28,6 +28,7 @@ type machine struct {
 	clock   func() time.Duration    // cost of one reading
 	devices func() ([]device, error)
 	events  func() memevents.Report // which monitors see changes of the address space
+	locked  func() (uint64, error)  // what a rank of two locks, with this environment
 	// pin registers up to max bytes and returns how many went.
 	pin func(device string, max uint64) (pinned uint64, raised bool, err error)
 }

@@ -27,7 +27,7 @@ func thisMachine() *machine {
 		Root: sysinfo.Host(), lookup: os.LookupEnv, uid: os.Geteuid(),
 		kernel: unix.ByteSliceToString(u.Release[:]), arch: unix.ByteSliceToString(u.Machine[:]), cpus: runtime.NumCPU(),
 		rlimit: rlimit, open: openDevice, share: tryShare, mapping: tryMapping, clock: clockCost,
-		devices: askDevices, events: memevents.Status, pin: tryPin,
+		devices: askDevices, events: memevents.Status, pin: tryPin, locked: lockedMemory,
 	}
 }
 

@@ -28,6 +28,6 @@ func thisMachine() *machine {
 		share:   func() error { return errSystem },
 		mapping: func(int64) error { return errSystem },
 		clock:   func() time.Duration { return 0 },
-		devices: askDevices, pin: tryPin,
+		devices: askDevices, pin: tryPin, locked: lockedMemory,
 	}
 }

@@ -71,7 +71,7 @@ func readFixture(t *testing.T, file string) (*fixture, *txtar.Archive) {
 		limits: map[string][2]uint64{"memlock": {unlimited, unlimited}, "nofile": {65536, 65536}}}
 	f.m = &machine{arch: "x86_64", cpus: 8, uid: 0, lookup: f.lookup, rlimit: f.rlimit, open: f.open,
 		share: func() error { return f.share }, mapping: func(int64) error { return f.mapping },
-		clock: func() time.Duration { return 25 }, devices: func() ([]device, error) { return slices.Clone(f.devs), f.err }, pin: f.pin}
+		clock: func() time.Duration { return 25 }, locked: func() (uint64, error) { return 70 << 20, nil }, devices: func() ([]device, error) { return slices.Clone(f.devs), f.err }, pin: f.pin}
 	f.m.FS = f.fs
 	f.m.events = func() memevents.Report { return recordedEvents(t, f.events) }
 	for n, line := range slices.Collect(strings.Lines(string(a.Comment))) {
