@@ -167,7 +167,7 @@ func (c *cacheCmd) sizes(ctx context.Context, io streams) error {
 	var all []*report.Series
 	return c.measureEach(ctx, io, plan.Lat, points, func(s *report.Series) {
 		if all = append(all, s); len(all) == len(points) { // of a fabric
-			s.Sizes = report.Trade(all)
+			s.Raw = report.Trade(all)
 			all = nil
 		}
 	})

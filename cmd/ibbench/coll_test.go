@@ -75,10 +75,10 @@ func TestOpenMPIIsComparedInTheSameRounds(t *testing.T) {
 		t.Fatalf("%d series", len(all))
 	}
 	for _, s := range all {
-		m := s.MPI
-		if m == nil || len(m.Rounds) != 6 || m.Errors != 0 || s.Result.Errors != 0 || s.Ratio == nil || s.Ratio.P50.Median <= 0 ||
-			len(m.Interval) != 2 || m.Interval[0] > s.Ratio.P50.Median || m.Interval[1] < s.Ratio.P50.Median || !strings.Contains(m.Version, ".") {
-			t.Errorf("%s: %+v, ratio %+v", s.Op, m, s.Ratio)
+		m, ratio := s.Peer(), s.Value("ratio.p50")
+		if m == nil || len(m.Rounds) != 6 || m.Errors != 0 || s.Result.Errors != 0 || ratio <= 0 ||
+			len(m.Interval) != 2 || m.Interval[0] > ratio || m.Interval[1] < ratio || !strings.Contains(m.Version, ".") {
+			t.Errorf("%s: %+v, ratio %+v", s.Op, m, ratio)
 		}
 		if s.Result.Count != 24 || m.Result.Count != 24 {
 			t.Errorf("%s: %d and %d samples, want 24", s.Op, s.Result.Count, m.Result.Count)

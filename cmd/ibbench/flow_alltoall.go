@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -87,7 +86,7 @@ func (o *allToAllReport) series() (all []*report.Series) {
 				continue
 			}
 			s := flowSeries("alltoall", p.Size, plan.DefOp, "ns", round(1e3*p.Median[side.Name]), round(1e3*p.Micros[side.Name]),
-				report.Flow{Arm: side.Name, Counts: "bytes for each rank"})
+				flowMemory{arm: side.Name, counts: "bytes for each rank"})
 			s.Result.OpsPerSample = p.Loop
 			for _, us := range p.Rounds[side.Name] {
 				ns := round(1e3 * us)
@@ -120,15 +119,4 @@ func (o *allToAllReport) text() string {
 		fmt.Fprintf(&b, "   %.2f to %s\n", worst/best, name)
 	}
 	return b.String()
-}
-
-func (o *allToAllReport) csv() [][]string {
-	rows := [][]string{{"bytes", "side", "least", "median"}}
-	for _, p := range o.Points {
-		for _, s := range o.Sides {
-			rows = append(rows, []string{strconv.FormatInt(p.Size, 10), s.Name, strconv.FormatFloat(p.Micros[s.Name], 'f', 3, 64),
-				strconv.FormatFloat(p.Median[s.Name], 'f', 3, 64)})
-		}
-	}
-	return rows
 }

@@ -221,7 +221,7 @@ func (o *ftReport) where() (ranks int, network string) { return o.Ranks, o.Fabri
 func (o *ftReport) series() (all []*report.Series) {
 	for _, r := range slices.Concat(o.Ample, o.Limits, o.Parts) {
 		all = append(all, flowTime("ft", "class "+o.Class, int64(r.Parts), r.Elapsed, o.Iterations,
-			report.Flow{Arm: r.Arm, Counts: "parts of a rank", Limit: r.Limit, Peak: r.Peak, Faults: r.Faults, Failed: r.Failed}))
+			flowMemory{arm: r.Arm, counts: "parts of a rank", limit: r.Limit, peak: r.Peak, faults: r.Faults, failed: r.Failed}))
 	}
 	return all
 }
@@ -341,18 +341,6 @@ func (o *ftReport) text() string {
 		fmt.Fprintf(&b, "runs left out, since --duration has ended: %d\n", o.Left)
 	}
 	return b.String()
-}
-
-func (o *ftReport) csv() [][]string {
-	rows := [][]string{{"table", "arm", "parts", "limit", "seconds", "faults", "peak", "persistent", "in_flight", "failed"}}
-	for table, runs := range map[string][]ftRun{"ample": o.Ample, "limits": o.Limits, "parts": o.Parts} {
-		for _, r := range runs {
-			rows = append(rows, []string{table, r.Arm, strconv.Itoa(r.Parts), strconv.FormatInt(r.Limit, 10), seconds(r), faults(r),
-				strconv.FormatInt(r.Peak, 10), strconv.FormatInt(r.Sizes.Persistent, 10), strconv.FormatInt(r.Sizes.InFlight, 10), r.Failed})
-		}
-	}
-	slices.SortStableFunc(rows[1:], func(x, y []string) int { return strings.Compare(x[0], y[0]) })
-	return rows
 }
 
 // svg draws the faults by limit, and time by parts as the paper's figure 6b.

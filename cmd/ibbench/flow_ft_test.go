@@ -21,7 +21,7 @@ func TestFTPrintsItsTables(t *testing.T) {
 			t.Errorf("%+v", run)
 		}
 	}
-	for name, want := range map[string]string{"a.txt": "8 tokens", "a.csv": "parts,normal,8,0,", "a.svg": "parts of a rank"} {
+	for name, want := range map[string]string{"a.txt": "8 tokens", "a.csv": `flow,"ft, class S",iteration,shm,`, "a.svg": "parts of a rank"} {
 		if text, err := os.ReadFile(file(name)); err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("no %q in %s: %v", want, text, err)
 		}

@@ -123,7 +123,7 @@ func (o *incastReport) where() (ranks int, network string) { return o.Ranks, o.F
 func (o *incastReport) series() (all []*report.Series) {
 	for _, r := range o.Rows {
 		s := flowSeries("incast", o.Size, plan.DefRate, "B/s", math.Round(1e9*r.GBps), math.Round(1e9*slices.Min(r.rates)),
-			report.Flow{Arm: "memory for " + r.memory(), Counts: "bytes of a payload", Limit: r.Limit, Peak: r.Peak})
+			flowMemory{arm: "memory for " + r.memory(), counts: "bytes of a payload", limit: r.Limit, peak: r.Peak})
 		for _, rate := range r.rates {
 			s.Rounds = append(s.Rounds, report.Figures{Mean: math.Round(1e9 * rate)})
 		}
@@ -153,12 +153,4 @@ func (o *incastReport) text() string {
 		fmt.Fprintf(&b, "%-12s %10.3f %8.2f %12d %12d\n", r.memory(), r.GBps, r.Share, r.Peak>>10, r.Limit>>10)
 	}
 	return b.String()
-}
-
-func (o *incastReport) csv() [][]string {
-	rows := [][]string{{"memory", "gbps", "share", "peak", "limit"}}
-	for _, r := range o.Rows {
-		rows = append(rows, []string{r.memory(), fmt.Sprintf("%.4f", r.GBps), fmt.Sprintf("%.4f", r.Share), strconv.FormatInt(r.Peak, 10), strconv.FormatInt(r.Limit, 10)})
-	}
-	return rows
 }

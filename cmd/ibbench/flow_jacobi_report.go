@@ -16,15 +16,15 @@ func (o *jacobiReport) series() (all []*report.Series) {
 	grid := fmt.Sprintf("%d points of cubes of %d^3", o.Points, o.Edge)
 	for _, r := range slices.Concat(o.Runs, o.Sweep) {
 		all = append(all, flowTime("jacobi", grid, int64(r.Cubes), r.Elapsed, o.Iterations,
-			report.Flow{Arm: armName(r.Arm, r.Tokens), Counts: "cubes along x", Limit: o.Limit, Peak: r.Peak, Faults: r.Faults, Failed: r.Failed}))
+			flowMemory{arm: armName(r.Arm, r.Tokens), counts: "cubes along x", limit: o.Limit, peak: r.Peak, faults: r.Faults, failed: r.Failed}))
 	}
 	if o.Hog == nil {
 		return all
 	}
 	for _, r := range o.Hog.Rows {
-		f := report.Flow{Arm: armName(r.Arm, r.Tokens), Counts: "cubes along x", Limit: o.Limit, Failed: r.Failed}
+		f := flowMemory{arm: armName(r.Arm, r.Tokens), counts: "cubes along x", limit: o.Limit, failed: r.Failed}
 		all = append(all, flowTime("jacobi before a hog", grid, int64(o.Hog.Cubes), r.Phase1, 1, f))
-		f.Faults = r.Faults
+		f.faults = r.Faults
 		all = append(all, flowTime("jacobi with a hog", grid, int64(o.Hog.Cubes), r.Phase2, 1, f))
 	}
 	return all
@@ -142,19 +142,4 @@ func (o *jacobiReport) tables(b *strings.Builder) {
 		}
 	}
 	b.WriteString("\n")
-}
-
-func (o *jacobiReport) csv() [][]string {
-	rows := [][]string{{"table", "arm", "tokens", "cubes", "limit", "persistent", "peak", "group", "faults", "seconds", "failed"}}
-	for _, t := range []struct {
-		name string
-		runs []jacobiRun
-	}{{"sizes", o.Runs}, {"tokens", o.Sweep}} {
-		for _, r := range t.runs {
-			n := func(v int64) string { return strconv.FormatInt(v, 10) }
-			rows = append(rows, []string{t.name, r.Arm, strconv.Itoa(r.Tokens), strconv.Itoa(r.Cubes), n(o.Limit), n(r.Sizes.Persistent), n(r.Peak), n(r.Group),
-				n(r.Faults), fmt.Sprintf("%.4f", r.Elapsed.Seconds()), r.Failed})
-		}
-	}
-	return rows
 }

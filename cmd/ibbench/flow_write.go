@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,17 +30,33 @@ func failedCell(why string) string {
 // flowReport is what a kernel found.
 type flowReport interface {
 	text() string             // its tables
-	csv() [][]string          // likewise
 	series() []*report.Series // its runs
 	where() (ranks int, network string)
 }
 
+// flowMemory is the memory of messages that a kernel ran with, and what became of it.
+type flowMemory struct {
+	arm    string // what it is held to, or the way of an all-to-all
+	counts string // what the size is a number of
+	limit  int64  // bytes of a rank's memory group, of incast of the receiver's budget; 0: none
+	peak   int64  // bytes of messages' data that had memory at once, the most on a rank
+	faults int64  // major ones, of all ranks; -1: not known
+	failed string // why there are no figures
+}
+
 // flowSeries is one run: of times those in ns, of a throughput bytes a second.
-func flowSeries(op string, size int64, definition, unit string, figure, least float64, f report.Flow) *report.Series {
-	s := &report.Series{Schema: report.Schema, Kind: report.KindFlow, Op: op, Size: size, Definition: definition,
-		Plan:   plan.Point{Kind: report.KindFlow, Op: op, Size: size, Depth: 1, Lanes: 1},
-		Result: report.Result{Unit: unit, P: map[string]float64{}}, Flow: &f}
-	if f.Failed == "" {
+func flowSeries(op string, size int64, definition, unit string, figure, least float64, f flowMemory) *report.Series {
+	s := &report.Series{Schema: report.Schema, Kind: plan.Flow, Op: op, Size: size, Definition: definition,
+		Plan:   plan.Point{Kind: plan.Flow, Op: op, Size: size, Depth: 1, Lanes: 1},
+		Result: report.Result{Unit: unit, P: map[string]float64{}}}
+	s.SetText("flow.arm", f.arm)
+	s.SetText("flow.counts", f.counts)
+	s.Set("flow.limit", float64(f.limit))
+	s.Set("flow.peak", float64(f.peak))
+	s.Set("flow.faults", float64(f.faults))
+	if f.failed != "" {
+		s.SetText("flow.failed", f.failed)
+	} else {
 		s.Result.Count, s.Result.Min, s.Result.Max, s.Result.Mean = 1, least, figure, figure
 		s.Result.P["50"] = figure
 	}
@@ -50,7 +65,7 @@ func flowSeries(op string, size int64, definition, unit string, figure, least fl
 
 // flowTime is a run that took so long for a number of iterations; only those of one variant can be
 // compared.
-func flowTime(op, variant string, size int64, took time.Duration, iterations int, f report.Flow) *report.Series {
+func flowTime(op, variant string, size int64, took time.Duration, iterations int, f flowMemory) *report.Series {
 	ns := math.Round(float64(took) / float64(max(iterations, 1)))
 	s := flowSeries(op, size, "iteration", "ns", ns, ns, f)
 	s.Plan.Variant = variant
@@ -79,10 +94,8 @@ func (c *flowOutput) check(plots bool) error {
 func (c *flowOutput) write(out io.Writer, r flowReport, svg ...func() string) error {
 	to := func(w io.Writer, format string) error {
 		switch format {
-		case "json", "ndjson", "bench":
+		case "json", "ndjson", "csv", "bench":
 			return writeSeries(w, format, r)
-		case "csv":
-			return csv.NewWriter(w).WriteAll(r.csv())
 		case "svg":
 			_, err := io.WriteString(w, svg[0]())
 			return err
@@ -112,9 +125,11 @@ func writeSeries(to io.Writer, format string, r flowReport) error {
 	for i, s := range r.series() {
 		s.Env = env
 		if i == 0 {
-			if s.Flow.Report, err = json.Marshal(r); err != nil {
+			text, err := json.Marshal(r)
+			if err != nil {
 				return err
 			}
+			s.Raw = json.RawMessage(text)
 		}
 		if err := w.Add(s); err != nil {
 			return err

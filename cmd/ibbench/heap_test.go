@@ -11,13 +11,13 @@ import (
 // checkHeap tests what holds of every series of the shared heaps.
 func checkHeap(t *testing.T, s report.Series, op string, size int64, live int) {
 	t.Helper()
-	h := s.Heap
-	if s.Kind != "heap" || s.Op != op || s.Size != size || s.Definition != "op" || s.Result.Unit != "ns" || s.Plan.Live != live || s.Hist == nil || h == nil {
-		t.Fatalf("%s %s size %d, %s, %d live: %+v", s.Kind, s.Op, s.Size, s.Definition, s.Plan.Live, h)
+	of := func(name string) float64 { return s.Value("heap." + name) }
+	if s.Kind != "heap" || s.Op != op || s.Size != size || s.Definition != "op" || s.Result.Unit != "ns" || s.Plan.Live != live || s.Hist == nil || !s.Has("heap.blocks") {
+		t.Fatalf("%s %s size %d, %s, %d live: %+v", s.Kind, s.Op, s.Size, s.Definition, s.Plan.Live, s.Metrics)
 	}
 	own := op == "local" || op == "churn"
-	if own && h.Blocks != int64(live) || !own && h.Blocks != 0 || h.LargestFree > h.Free || h.Fragmentation < 0 || h.Fragmentation > 100 || h.Meta < 0 {
-		t.Errorf("%s: %+v", op, h)
+	if own && of("blocks") != float64(live) || !own && of("blocks") != 0 || of("largest_free") > of("free") || of("fragmentation") < 0 || of("fragmentation") > 100 || of("meta") < 0 {
+		t.Errorf("%s: %+v", op, s.Metrics)
 	}
 }
 
@@ -48,8 +48,8 @@ func TestHeapOverSharedMemory(t *testing.T) {
 // Blocks of a heap that does not grow any more cost no message.
 func TestLocalBlocksCostNoMessage(t *testing.T) {
 	s := series(t, "heap", "local", "--fabric", "shm", "--size", "1K", "--iters", "5000", "--warmup", "0", "--heap", "1M", "--live", "100")[0]
-	if s.Heap.Requests != 0 || s.Heap.InUse < 100<<10 {
-		t.Errorf("%+v", s.Heap)
+	if s.Value("heap.requests") != 0 || s.Value("heap.in_use") < 100<<10 {
+		t.Errorf("%+v", s.Metrics)
 	}
 }
 

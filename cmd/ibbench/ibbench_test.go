@@ -228,15 +228,15 @@ func TestMessagesOverSharedMemory(t *testing.T) {
 			t.Fatalf("%v: %d series", c.args, len(all))
 		}
 		for i, s := range all {
-			m := s.AM
+			sent := s.Value("am.sent")
 			if s.Op != "am" || s.Size != c.sizes[i] || s.Definition != c.definition || c.count != 0 && s.Result.Count != c.count {
 				t.Errorf("%v: %s size %d, %s, %d samples", c.args, s.Op, s.Size, s.Definition, s.Result.Count)
 			}
 			if g := s.Plan.Goroutines; g != 0 && s.Result.Count != 200*int64(g)*int64(s.Env.Ranks/2)*(1+map[bool]int64{true: 1}[s.Plan.Bidi]) {
 				t.Errorf("%v: %d posts of %d goroutines", c.args, s.Result.Count, g)
 			}
-			if m == nil || m.Sent != m.Handled || m.Sent < uint64(s.Result.Count) || m.RNR != 0 {
-				t.Errorf("%v: %+v", c.args, m)
+			if sent != s.Value("am.handled") || sent < float64(s.Result.Count) || !s.Has("am.rnr") || s.Value("am.rnr") != 0 {
+				t.Errorf("%v: %+v", c.args, s.Metrics)
 			}
 		}
 	}

@@ -25,7 +25,7 @@ func mrSeries(t *testing.T, args ...string) []report.Series {
 	t.Helper()
 	all := decoded(t, slices.Concat([]string{"mr"}, args, briefly)...)
 	for _, s := range all {
-		if s.Schema != report.Schema || s.Kind != "mr" || s.MR == nil || s.Env.Kernel == "" || s.Result.Count != 30 || s.Result.Errors != 0 || s.Result.Min > s.Result.Max {
+		if s.Schema != report.Schema || s.Kind != "mr" || !s.Has("mr.registrar") || s.Env.Kernel == "" || s.Result.Count != 30 || s.Result.Errors != 0 || s.Result.Min > s.Result.Max {
 			t.Errorf("%v: %+v", args, s)
 		}
 	}
@@ -47,8 +47,8 @@ func TestMRSweepsSizesAndRegions(t *testing.T) {
 			t.Fatalf("%v: %d series", c.args, len(all))
 		}
 		for _, s := range all {
-			if s.MR.Registrar != "fake" || s.Env.Fabric != "fake" || s.Env.Device != nil || (s.MR.Hit != nil) != (s.Op == "hit") || (s.MR.Churn != nil) != (s.Op == "churn") {
-				t.Errorf("%v: %+v", c.args, s.MR)
+			if s.Text("mr.registrar") != "fake" || s.Env.Fabric != "fake" || s.Env.Device != nil || s.Has("mr.hit.percent") != (s.Op == "hit") || s.Has("mr.churn.ratio") != (s.Op == "churn") {
+				t.Errorf("%v: %+v", c.args, s.Metrics)
 			}
 			if !strings.Contains(strings.Join(s.Notes, "\n"), "fake that registers nothing") {
 				t.Errorf("%v: no note says that the registrar is a fake: %q", c.args, s.Notes)
@@ -121,16 +121,18 @@ func TestMRRegistersWithTheDevice(t *testing.T) {
 		t.Fatalf("%d series, %+v", len(regs), regs)
 	}
 	for _, s := range regs {
-		r := s.MR.Reg
-		if s.MR.Registrar != dev || s.Env.Device == nil || r.Register.P50 <= 0 || r.Deregister.P50 <= 0 || r.Copy.P50 <= 0 || r.HitNS <= 0 || s.Result.P["50"] < r.Register.P50 {
-			t.Errorf("%+v", s.MR.Reg)
+		of := func(name string) float64 { return s.Value("mr.reg." + name) }
+		if s.Text("mr.registrar") != dev || s.Env.Device == nil || of("register.p50") <= 0 || of("deregister.p50") <= 0 || of("copy.p50") <= 0 || of("hit_ns") <= 0 ||
+			s.Result.P["50"] < of("register.p50") {
+			t.Errorf("%+v", s.Metrics)
 		}
 	}
-	if h := mrSeries(t, "hit", "-d", dev, "--regions", "16")[0].MR; h.Registrar != dev || h.Hit.Percent != 100 {
-		t.Errorf("%+v", h)
+	if h := mrSeries(t, "hit", "-d", dev, "--regions", "16")[0]; h.Text("mr.registrar") != dev || h.Value("mr.hit.percent") != 100 {
+		t.Errorf("%+v", h.Metrics)
 	}
-	c := mrSeries(t, "churn", "-d", dev, "--regions", "16", "--cycles", "200")[0].MR
-	if c.Registrar != dev || c.Churn.Misses+c.Churn.Uncached != 200 || c.Churn.Stale != 0 || c.Churn.DeadMax > 16 {
-		t.Errorf("%+v", c.Churn)
+	c := mrSeries(t, "churn", "-d", dev, "--regions", "16", "--cycles", "200")[0]
+	of := func(name string) float64 { return c.Value("mr.churn." + name) }
+	if c.Text("mr.registrar") != dev || of("misses")+of("uncached") != 200 || !c.Has("mr.churn.stale") || of("stale") != 0 || of("dead_max") > 16 {
+		t.Errorf("%+v", c.Metrics)
 	}
 }

@@ -14,7 +14,7 @@ func TestAllPairsAreMeasured(t *testing.T) {
 		t.Fatalf("%d series, %+v", len(all), all)
 	}
 	for _, s := range all {
-		m := s.Pairs
+		m := s.Pairs()
 		for i := range 3 {
 			for j := range 3 {
 				if got := m.Values[i][j]; (got > 0) != (i != j) {
@@ -38,10 +38,10 @@ func TestAllPairsAreMeasured(t *testing.T) {
 func TestADelayedPairIsFoundOverVerbs(t *testing.T) {
 	all := inUserSpace(t, []string{"SOFTVERBS_FAULTS=delay=20ms,node=1,peer=2 delay=20ms,node=2,peer=1"},
 		"pairs", "lat", "--fabric", "ibv", "-n", "4", "--duration", "5ms", "--warmup", "1ms")
-	if len(all) != 1 || all[0].Pairs == nil {
+	if len(all) != 1 || all[0].Pairs() == nil {
 		t.Fatalf("%+v", all)
 	}
-	m := all[0].Pairs
+	m := all[0].Pairs()
 	i := slices.IndexFunc(m.Findings, func(f pairs.Finding) bool { return f.Kind == pairs.Link && slices.Equal(f.Ranks, []int{1, 2}) })
 	if i != 0 {
 		t.Errorf("the worst finding is not the link between 1 and 2: %+v, %v", m.Findings, m.Values)

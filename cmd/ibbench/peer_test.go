@@ -86,10 +86,11 @@ func TestUCXIsComparedInTheSameRounds(t *testing.T) {
 	if err != nil || len(all) != 1 {
 		t.Fatalf("%d series, %v", len(all), err)
 	}
-	s, p := all[0], all[0].Perftest
-	if s.Kind != "perftest" || p.Peer != "ucx" || p.Tool != "ucx_perftest" || len(p.Rounds) != 7 || p.Result.P["50"] != 10 || s.Ratio.P99 != nil ||
-		len(s.Ratio.Interval) != 2 || s.Ratio.Interval[0] > s.Ratio.P50.Median || s.Ratio.P50.Median > s.Ratio.Interval[1] {
-		t.Errorf("%+v, ratio %+v", p, s.Ratio)
+	s, p := all[0], all[0].Peer()
+	ratio, interval := s.Value("ratio.p50"), s.Metrics["ratio.interval"]
+	if s.Kind != "perftest" || p.Peer != "ucx" || p.Tool != "ucx_perftest" || len(p.Rounds) != 7 || p.Result.P["50"] != 10 || s.Has("ratio.p99") ||
+		interval.Low <= 0 || interval.Low > ratio || ratio > interval.High {
+		t.Errorf("%+v, ratio %+v", p, s.Metrics)
 	}
 	for suffix, want := range map[string]string{".csv": "ucx_p50", ".bench": "/impl=ucx-"} {
 		if text, err := os.ReadFile(results + suffix); err != nil || !strings.Contains(string(text), want) {
@@ -114,7 +115,7 @@ func TestRoundsBeforeAFailureAreReported(t *testing.T) {
 	if code != exitSetup || !strings.Contains(errs, "round 5: ") || !strings.Contains(errs, "exit status 7") {
 		t.Errorf("exit code %d: %s", code, errs)
 	}
-	if all, err := report.Read(results); err != nil || len(all) != 1 || len(all[0].Perftest.Rounds) != 2 {
+	if all, err := report.Read(results); err != nil || len(all) != 1 || len(all[0].Peer().Rounds) != 2 {
 		t.Errorf("%d series, %v", len(all), err)
 	}
 }
@@ -185,8 +186,8 @@ func TestPerftestOfOneMeasurement(t *testing.T) {
 			}
 		}
 		all := inUserSpace(t, nil, append(strings.Fields(line), "--iters", "50", "--peer", "perftest", "--rounds", "1")...)
-		if s := all[0]; len(all) != 1 || s.Env.Fabric != "ibv" || s.Perftest.Tool != tool || s.Ratio.Mean.Median <= 0 || s.Perftest.Peer != "" {
-			t.Errorf("%s: %+v, ratio %+v", line, s.Perftest, s.Ratio)
+		if s := all[0]; len(all) != 1 || s.Env.Fabric != "ibv" || s.Peer().Tool != tool || s.Value("ratio.mean") <= 0 || s.Peer().Peer != "" {
+			t.Errorf("%s: %+v, ratio %+v", line, s.Peer(), s.Metrics)
 		}
 	}
 }

@@ -40,15 +40,15 @@ func TestPerftestIsComparedOnTheSameDevice(t *testing.T) {
 			t.Fatalf("%s: %d series", kind, len(all))
 		}
 		for _, s := range all {
-			p := s.Perftest
-			if s.Kind != "perftest" || p == nil || s.Ratio == nil || s.Ratio.Mean.Median <= 0 || len(p.Rounds) < 2 || p.Settings["Device"] != dev || p.Version == "" {
-				t.Errorf("%s %s: %+v, ratio %+v", kind, s.Op, p, s.Ratio)
+			p := s.Peer()
+			if s.Kind != "perftest" || p == nil || s.Value("ratio.mean") <= 0 || len(p.Rounds) < 2 || p.Settings["Device"] != dev || p.Version == "" {
+				t.Errorf("%s %s: %+v, ratio %+v", kind, s.Op, p, s.Metrics)
 			}
-			if s.Op == "am" && (p.Tool != "ib_send_"+kind || kind == "lat" && (p.Times != 2 || s.Definition != "rtt") || s.AM == nil || s.AM.RNR != 0) {
-				t.Errorf("%s: %s times %v, %s, %+v", s.Op, p.Tool, p.Times, s.Definition, s.AM)
+			if s.Op == "am" && (p.Tool != "ib_send_"+kind || kind == "lat" && (p.Times != 2 || s.Definition != "rtt") || !s.Has("am.rnr") || s.Value("am.rnr") != 0) {
+				t.Errorf("%s: %s times %v, %s, %+v", s.Op, p.Tool, p.Times, s.Definition, s.Metrics)
 			}
-			if kind == "lat" && (s.Ratio.P50.Median <= 0 || s.Ratio.P99.Median <= 0) {
-				t.Errorf("%s: %+v", s.Op, s.Ratio)
+			if kind == "lat" && (s.Value("ratio.p50") <= 0 || s.Value("ratio.p99") <= 0) {
+				t.Errorf("%s: %+v", s.Op, s.Metrics)
 			}
 		}
 	}

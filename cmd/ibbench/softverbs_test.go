@@ -83,18 +83,18 @@ func TestPerftestAndUCXBesideUs(t *testing.T) {
 		t.Fatalf("%d series", len(all))
 	}
 	for _, s := range all {
-		p, u := s.Perftest, s.UCX
+		p, u := s.Peer(), s.Beside()
 		if s.Env.Device == nil || !s.Env.Device.Software || p == nil || u == nil || len(p.Rounds) != 1 || len(u.Rounds) != 1 {
 			t.Fatalf("%s: device %+v, perftest %+v, UCX %+v", s.Op, s.Env.Device, p, u)
 		}
-		if s.Result.Min <= 0 || p.Result.Min <= 0 || u.Result.Min <= 0 || u.Ratio.Median <= 0 || s.Ratio.Best <= 0 || u.Version == "" {
-			t.Errorf("%s: ours %+v, perftest %+v, UCX %+v, ratio %+v", s.Op, s.Result, p.Result, u.Result, s.Ratio)
+		if s.Result.Min <= 0 || p.Result.Min <= 0 || u.Result.Min <= 0 || u.Ratio == nil || u.Ratio.Median <= 0 || s.Value("ratio.best") <= 0 || u.Version == "" {
+			t.Errorf("%s: ours %+v, perftest %+v, UCX %+v, ratio %+v", s.Op, s.Result, p.Result, u.Result, s.Metrics)
 		}
 	}
-	if am := all[1]; am.UCX.Times != 2 || am.Perftest.Times != 2 || am.Goal != nil {
-		t.Errorf("a round trip beside halves: %+v, goal %+v", am.UCX, am.Goal)
+	if am := all[1]; am.Beside().Times != 2 || am.Peer().Times != 2 || am.Has("goal.verdict") {
+		t.Errorf("a round trip beside halves: %+v, goal %+v", am.Beside(), am.Metrics)
 	}
-	if g := all[0].Goal; g == nil || g.Verdict != report.Open {
-		t.Errorf("one round, goal %+v", g)
+	if g := all[0].Text("goal.verdict"); g != report.Open {
+		t.Errorf("one round, goal %q", g)
 	}
 }

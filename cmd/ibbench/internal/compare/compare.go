@@ -81,14 +81,12 @@ func point(s *report.Series) string {
 	add(p.Ack, "--ack")
 	add(p.Bidi, "--bidi")
 	add(p.Local != "", "--local %s", p.Local)
-	join := s.Join != nil // its size is a number of ranks
+	join := s.Kind == plan.Join // its size is a number of ranks
 	add(!join, "size %d", s.Size)
 	add(join, "segment %d", p.Segment)
-	add(s.Cache != nil, "cache %s", sideOf(s))
-	if f := s.Flow; f != nil {
-		add(true, "%s", f.Arm)
-		add(f.Limit > 0, "limit %d", f.Limit)
-	}
+	add(s.Kind == plan.Cache, "cache %s", s.Text("cache.side"))
+	add(s.Kind == plan.Flow, "%s", s.Text("flow.arm"))
+	add(s.Value("flow.limit") > 0, "limit %.0f", s.Value("flow.limit"))
 	throughput := p.Kind == plan.BW || p.Kind == plan.Rate
 	add(p.Depth > 1 || throughput, "depth %d", p.Depth)
 	add(p.Lanes > 1 || throughput, "lanes %d", p.Lanes)
@@ -100,31 +98,20 @@ func point(s *report.Series) string {
 	add(p.Live > 0, "live %d", p.Live)
 	add(p.Steps > 0, "steps %d", p.Steps)
 	add(p.Walk > 0, "walk %d", p.Walk)
-	add(s.Env.Ranks > 2 || join || s.Flow != nil, "ranks %d", s.Env.Ranks)
+	add(s.Env.Ranks > 2 || join || s.Kind == plan.Flow, "ranks %d", s.Env.Ranks)
 	return name + " " + s.Env.Fabric
-}
-
-func sideOf(s *report.Series) string {
-	if s.Cache == nil {
-		return ""
-	}
-	return s.Cache.Side
 }
 
 // rounds are the figures of a series, one of each round that counts.
 func rounds(s *report.Series) (all []report.Figures) {
-	ours := func(of []report.Round) {
-		for _, r := range of {
+	p := s.Peer()
+	switch {
+	case p != nil:
+		for _, r := range p.Rounds {
 			if !r.Discarded {
 				all = append(all, r.Ours)
 			}
 		}
-	}
-	switch {
-	case s.Perftest != nil:
-		ours(s.Perftest.Rounds)
-	case s.MPI != nil:
-		ours(s.MPI.Rounds)
 	case len(s.Rounds) > 0:
 		return s.Rounds
 	default:
@@ -143,7 +130,7 @@ type side struct {
 func sideWith(all []*report.Series) side {
 	x := side{map[string][]report.Figures{}, map[string]string{}, map[string][]*report.Series{}}
 	for _, s := range all {
-		if s.Flow != nil && s.Flow.Failed != "" {
+		if s.Text("flow.failed") != "" {
 			continue
 		}
 		name := point(s)

@@ -80,9 +80,10 @@ func TestMoreBytesASecondAreFaster(t *testing.T) {
 func TestRoundsComeFromRunsAndPeers(t *testing.T) {
 	older := []*report.Series{series(8, 10), series(8, 11), series(8, 12), series(8, 13)}
 	peer := series(8, 1)
-	peer.Perftest = &report.Perftest{}
+	with := &report.Peer{Place: "perftest"}
+	peer.Peers = []*report.Peer{with}
 	for i, p50 := range []float64{20, 21, 22, 1, 23} {
-		peer.Perftest.Rounds = append(peer.Perftest.Rounds, report.Round{Ours: report.Figures{P50: p50}, Theirs: report.Figures{P50: 5}, Discarded: i == 3})
+		with.Rounds = append(with.Rounds, report.Round{Ours: report.Figures{P50: p50}, Theirs: report.Figures{P50: 5}, Discarded: i == 3})
 	}
 	r := Compare(older, []*report.Series{peer}, []string{"p50", "mean", "p99"}, 0)
 	if len(r.Rows) != 1 || r.Rows[0].OldN != 4 || r.Rows[0].NewN != 4 || r.Rows[0].New != 21.5 || r.Rows[0].Verdict != Slower {
@@ -106,7 +107,7 @@ func TestOtherPointsAndMachinesAreNamed(t *testing.T) {
 func TestARunThatFailedIsNoPoint(t *testing.T) {
 	run := func(failed string) []*report.Series {
 		s := series(2, 10)
-		s.Kind, s.Flow = report.KindFlow, &report.Flow{Arm: "normal", Failed: failed}
+		s.Kind, s.Metrics = plan.Flow, report.Metrics{"flow.arm": {Text: "normal"}, "flow.failed": {Text: failed}}
 		if failed != "" {
 			s.Result.P, s.Result.Mean = nil, 0
 		}

@@ -168,8 +168,7 @@ func (s *session) reportCalls(pt plan.Point, l *latency, series *report.Series) 
 		return err
 	}
 	if series != nil {
-		allocs := report.Round3(float64(l.calls.mallocs) / float64(max(l.calls.counted, 1)))
-		series.AM.AllocsPerOp = &allocs
+		series.Set("am.allocs_per_op", report.Round3(float64(l.calls.mallocs)/float64(max(l.calls.counted, 1))))
 	}
 	return s.job.Barrier(s.ctx)
 }
@@ -205,13 +204,21 @@ const settled = 2 * time.Second
 // audit is what each rank sends rank 0 about a point's messages.
 type audit struct {
 	Wrong uint64
-	Books string // what does not balance
-	Sum   report.AM
+	Books string            // what does not balance
+	Sum   map[string]uint64 // counters of the endpoints, those of the warm-up and of the bookkeeping included
+}
+
+// counters of an endpoint, by the name of their metric.
+func counters(s *am.Stats) map[string]uint64 {
+	return map[string]uint64{
+		"am.sent": s.Calls + s.Posts, "am.handled": s.Handled, "am.rnr": s.Network.RNR, "am.no_credit": s.NoCredit, "am.no_buffer": s.NoBuffer, "am.no_reply": s.NoReply,
+		"am.queue_full": s.QueueFull, "am.controls": s.Controls, "am.copies": s.Copies, "am.parks": s.Parks, "am.sleeps": s.Sleeps, "am.hand_overs": s.HandOvers,
+	}
 }
 
 // audited sums up what this rank's endpoints did at the point. The messages have all been handled.
 func (m *messages) audited(ctx context.Context) audit {
-	a := audit{Wrong: m.posts.Load().wrong.Load()}
+	a := audit{Wrong: m.posts.Load().wrong.Load(), Sum: make(map[string]uint64)}
 	limit := time.Now().Add(settled)
 	for i, l := range m.endpoints {
 		now := l.Stats()
@@ -224,13 +231,10 @@ func (m *messages) audited(ctx context.Context) audit {
 		if err != nil {
 			a.Books = err.Error()
 		}
-		was := &m.begun[i]
-		a.Sum.Add(&report.AM{
-			Sent: now.Calls + now.Posts - was.Calls - was.Posts, Handled: now.Handled - was.Handled, RNR: now.Network.RNR - was.Network.RNR,
-			NoCredit: now.NoCredit - was.NoCredit, NoBuffer: now.NoBuffer - was.NoBuffer, NoReply: now.NoReply - was.NoReply, QueueFull: now.QueueFull - was.QueueFull,
-			Controls: now.Controls - was.Controls, Copies: now.Copies - was.Copies, Parks: now.Parks - was.Parks, Sleeps: now.Sleeps - was.Sleeps,
-			HandOvers: now.HandOvers - was.HandOvers,
-		})
+		was := counters(&m.begun[i])
+		for name, n := range counters(&now) {
+			a.Sum[name] += n - was[name]
+		}
 	}
 	return a
 }
@@ -246,23 +250,27 @@ func (s *session) auditMessages(pt plan.Point, series *report.Series) error {
 	if err != nil || series == nil {
 		return err
 	}
-	sum := &report.AM{}
+	sum := counters(new(am.Stats))
 	for r, a := range audits {
-		sum.Add(&a.Sum)
+		for name, n := range a.Sum {
+			sum[name] += n
+		}
 		series.Result.Errors += int64(a.Wrong)
 		if a.Books != "" {
 			series.Result.Errors++
 			series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: rank %d: %s", r, a.Books))
 		}
 	}
-	series.AM = sum
-	if sum.RNR > 0 {
-		series.Result.Errors += int64(sum.RNR)
-		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: %s met no receive buffer (RNR)", pt.Name(), errtext.Count(sum.RNR, "message")))
+	for name, n := range sum {
+		series.Set(name, float64(n))
 	}
-	if sum.Sent != sum.Handled {
+	if rnr := sum["am.rnr"]; rnr > 0 {
+		series.Result.Errors += int64(rnr)
+		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: %s met no receive buffer (RNR)", pt.Name(), errtext.Count(rnr, "message")))
+	}
+	if sent, handled := sum["am.sent"], sum["am.handled"]; sent != handled {
 		series.Result.Errors++
-		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: requests sent: %d, handled: %d", pt.Name(), sum.Sent, sum.Handled))
+		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: requests sent: %d, handled: %d", pt.Name(), sent, handled))
 	}
 	if lockrank.OneLock {
 		series.Notes = append(series.Notes, "this build has one lock for everything (-tags biglock)")

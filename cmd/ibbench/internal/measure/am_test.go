@@ -85,7 +85,7 @@ func TestWrongMessagesAreCounted(t *testing.T) {
 				return err
 			}
 			if s.job.Rank() == 0 && (series.Result.Errors != 0) != (name != "none") {
-				return fmt.Errorf("%s: %d errors, %+v, %q", name, series.Result.Errors, series.AM, series.Notes)
+				return fmt.Errorf("%s: %d errors, %+v, %q", name, series.Result.Errors, series.Metrics, series.Notes)
 			}
 			return s.job.Barrier(s.ctx)
 		})

@@ -203,7 +203,7 @@ func (s *session) kernel(i int, pt plan.Point, sides []*side) error {
 	for n, x := range sides {
 		series := x.series(s, pt, sides[0])
 		if n == 0 {
-			series.Cache.Base = true
+			series.Set("cache.base", 1)
 		}
 		if err := s.out.Series(series); err != nil {
 			return err
@@ -218,31 +218,30 @@ func (x *side) series(s *session, pt plan.Point, base *side) *report.Series {
 	for _, r := range x.runs {
 		times.Add(int64(r.Elapsed))
 	}
-	series := &report.Series{
-		Schema: report.Schema, Kind: pt.Kind, Op: pt.Op, Size: pt.Size, Definition: pt.Definition(), Env: s.env, Plan: pt,
-		Result: report.Latency(times, s.plan.Pct, 1), Hist: times.Hist(),
-		Cache: &report.Cache{Side: x.name},
-	}
+	series := &report.Series{Result: report.Latency(times, s.plan.Pct, 1), Hist: times.Hist()}
+	series.Describe(pt, s.env)
+	series.SetText("cache.side", x.name)
 	series.Result.Errors = x.errors
 	if x.why != nil {
 		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: with the cache %s %v", x.name, x.why))
 	}
+	mine, theirs := x.medians(), base.medians()
+	for name, v := range mine {
+		series.Set("cache."+name, math.Trunc(v))
+	}
 	if len(x.runs) == 0 {
-		series.Cache.Time, series.Cache.Ratio = &report.Estimate{}, &report.Estimate{}
+		series.SetSpread("cache.time", new(report.Spread))
+		series.SetSpread("cache.ratio", new(report.Spread))
 		return series
 	}
-	c, b := series.Cache, base.medians()
-	mine := x.medians()
-	c.Messages, c.Requests, c.Bytes = int64(mine.messages), int64(mine.requests), int64(mine.bytes)
-	c.Hits, c.Misses, c.Prefetched = int64(mine.Hits), int64(mine.Misses), int64(mine.Prefetched)
-	c.Unused, c.Fetched, c.Used = int64(mine.Unused), int64(mine.Fetched), int64(mine.Used)
-	c.Time = estimate(x.runs, math.Round, func(i int) float64 { return float64(x.runs[i].Elapsed) })
+	series.SetSpread("cache.time", estimate(x.runs, math.Round, func(i int) float64 { return float64(x.runs[i].Elapsed) }))
 	if x == base {
 		return series
 	}
 	n := min(len(x.runs), len(base.runs))
-	c.Ratio = estimate(x.runs[:n], report.Round3, func(i int) float64 { return float64(base.runs[i].Elapsed) / float64(max(x.runs[i].Elapsed, 1)) })
-	c.MessagesRatio, c.BytesRatio = ratio(mine.messages, b.messages), ratio(mine.bytes, b.bytes)
+	series.SetSpread("cache.ratio", estimate(x.runs[:n], report.Round3, func(i int) float64 { return float64(base.runs[i].Elapsed) / float64(max(x.runs[i].Elapsed, 1)) }))
+	series.Set("cache.messages_ratio", ratio(mine["messages"], theirs["messages"]))
+	series.Set("cache.bytes_ratio", ratio(mine["bytes"], theirs["bytes"]))
 	return series
 }
 
@@ -254,34 +253,35 @@ func ratio(a, b float64) float64 {
 	return report.Round3(a / max(b, 1))
 }
 
-// counts are those of a run.
-type counts struct {
-	messages, requests, bytes float64
-	bench.CacheCounts
+// counted are the counts of a run, of all ranks.
+var counted = map[string]func(r *bench.Result) uint64{
+	"messages": func(r *bench.Result) uint64 { return r.Counts.Gets + r.Counts.Puts + r.Counts.Atomics }, // with the kernel's own barriers
+	"requests": func(r *bench.Result) uint64 { return r.Counts.Requests },
+	"bytes":    func(r *bench.Result) uint64 { return r.Counts.GetBytes + r.Counts.PutBytes },
+	// Gets that passed a cache by are neither hits nor misses.
+	"hits":       func(r *bench.Result) uint64 { return r.Cache.Hits },
+	"misses":     func(r *bench.Result) uint64 { return r.Cache.Misses },
+	"prefetched": func(r *bench.Result) uint64 { return r.Cache.Prefetched },
+	"unused":     func(r *bench.Result) uint64 { return r.Cache.Unused },
+	"fetched":    func(r *bench.Result) uint64 { return r.Cache.Fetched },
+	"used":       func(r *bench.Result) uint64 { return r.Cache.Used },
 }
 
-func (x *side) medians() (c counts) {
-	of := func(f func(r bench.Result) uint64) float64 {
+// medians of the runs' counts.
+func (x *side) medians() map[string]float64 {
+	all := make(map[string]float64, len(counted))
+	for name, of := range counted {
 		var v []float64
-		for _, r := range x.runs {
-			v = append(v, float64(f(r)))
+		for i := range x.runs {
+			v = append(v, float64(of(&x.runs[i])))
 		}
-		return stats.Median(v)
+		all[name] = stats.Median(v)
 	}
-	c.messages = of(func(r bench.Result) uint64 { return r.Counts.Gets + r.Counts.Puts + r.Counts.Atomics })
-	c.requests = of(func(r bench.Result) uint64 { return r.Counts.Requests })
-	c.bytes = of(func(r bench.Result) uint64 { return r.Counts.GetBytes + r.Counts.PutBytes })
-	c.Hits = uint64(of(func(r bench.Result) uint64 { return r.Cache.Hits }))
-	c.Misses = uint64(of(func(r bench.Result) uint64 { return r.Cache.Misses }))
-	c.Prefetched = uint64(of(func(r bench.Result) uint64 { return r.Cache.Prefetched }))
-	c.Unused = uint64(of(func(r bench.Result) uint64 { return r.Cache.Unused }))
-	c.Fetched = uint64(of(func(r bench.Result) uint64 { return r.Cache.Fetched }))
-	c.Used = uint64(of(func(r bench.Result) uint64 { return r.Cache.Used }))
-	return c
+	return all
 }
 
 // estimate is the median of a figure of each run.
-func estimate(runs []bench.Result, round func(float64) float64, f func(i int) float64) *report.Estimate {
+func estimate(runs []bench.Result, round func(float64) float64, f func(i int) float64) *report.Spread {
 	var v []float64
 	for i := range runs {
 		v = append(v, f(i))
@@ -290,5 +290,5 @@ func estimate(runs []bench.Result, round func(float64) float64, f func(i int) fl
 	if !ok { // too few for one: their range
 		low, high = slices.Min(v), slices.Max(v)
 	}
-	return &report.Estimate{Median: round(stats.Median(v)), Low: round(low), High: round(high)}
+	return &report.Spread{Median: round(stats.Median(v)), Min: round(low), Max: round(high)}
 }

@@ -55,7 +55,7 @@ func (s *session) heapPoint(pt plan.Point) (*report.Series, error) {
 	if err != nil {
 		return nil, err
 	}
-	series.Heap = h.describe(asked)
+	h.describe(asked, series)
 	return series, h.empty()
 }
 
@@ -230,22 +230,29 @@ func (h *heaps) together(n int) error {
 	return nil
 }
 
-// describe is how rank 0's heap is divided; of the global heap where the blocks are of it.
-func (h *heaps) describe(asked []int64) *report.Heap {
+// describe says how rank 0's heap is divided, before the blocks are freed; of the global heap where
+// the blocks are of it.
+func (h *heaps) describe(asked []int64, series *report.Series) {
 	st := h.job.HeapStats()
 	a := st.Local
 	if h.pt.Op == plan.HeapGlobal || h.pt.Op == plan.HeapAll {
 		a = st.Global
 	}
-	out := &report.Heap{Blocks: int64(a.Blocks), InUse: int64(a.InUse), Free: int64(a.Free), LargestFree: int64(a.LargestFree)}
-	if a.Free > 0 {
-		out.Fragmentation = report.Round3(100 * (1 - float64(a.LargestFree)/float64(a.Free)))
+	share := func(part, whole uint64) float64 { // in percent
+		if whole == 0 {
+			return 0
+		}
+		return report.Round3(100 * float64(part) / float64(whole))
 	}
-	if a.Len > 0 {
-		out.Meta = report.Round3(100 * float64(a.Meta) / float64(a.Len))
-	}
+	requests := int64(0)
 	for _, n := range asked {
-		out.Requests += n
+		requests += n
 	}
-	return out
+	series.Set("heap.blocks", float64(a.Blocks))
+	series.Set("heap.in_use", float64(a.InUse))
+	series.Set("heap.free", float64(a.Free))
+	series.Set("heap.largest_free", float64(a.LargestFree))
+	series.Set("heap.fragmentation", share(uint64(a.Free)-uint64(a.LargestFree), uint64(a.Free)))
+	series.Set("heap.meta", share(uint64(a.Meta), uint64(a.Len)))
+	series.Set("heap.requests", float64(requests))
 }

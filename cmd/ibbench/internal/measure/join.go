@@ -60,8 +60,7 @@ func Start(ctx context.Context, p *plan.Plan, born int64, out Events) (rank int,
 		return rank, err
 	}
 	series := started(p.Began, all)
-	series.Schema, series.Env, series.Plan = report.Schema, s.env, pt
-	series.Kind, series.Op, series.Size, series.Definition = pt.Kind, pt.Op, pt.Size, pt.Definition()
+	series.Describe(pt, s.env)
 	return rank, out.Series(series)
 }
 
@@ -73,11 +72,10 @@ func started(began int64, all []steps) *report.Series {
 		last.Joined, last.Through = max(last.Joined, r.Joined), max(last.Through, r.Through)
 	}
 	total := float64(last.Through - began)
-	return &report.Series{
-		Result: report.Result{Unit: "ns", Count: 1, Min: total, Max: total, Mean: total, P: map[string]float64{"50": total}},
-		Join: &report.Join{
-			Launch: float64(last.Born - began), Bootstrap: float64(last.Met - last.Born),
-			Join: float64(last.Joined - last.Met), Barrier: float64(last.Through - last.Joined),
-		},
-	}
+	s := &report.Series{Result: report.Result{Unit: "ns", Count: 1, Min: total, Max: total, Mean: total, P: map[string]float64{"50": total}}}
+	s.Set("join.launch", float64(last.Born-began))
+	s.Set("join.bootstrap", float64(last.Met-last.Born))
+	s.Set("join.join", float64(last.Joined-last.Met))
+	s.Set("join.barrier", float64(last.Through-last.Joined))
+	return s
 }

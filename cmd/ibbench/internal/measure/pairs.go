@@ -205,5 +205,5 @@ func pairsSeries(pt plan.Point, rows []pairsRow) *report.Series {
 	}
 	result.Min, result.Max, result.Mean = all[0], all[len(all)-1], math.Round(sum/float64(len(all)))
 	result.P["50"] = all[stats.Rank(50, len(all))]
-	return &report.Series{Result: result, Pairs: m}
+	return &report.Series{Result: result, Raw: m}
 }

@@ -34,8 +34,7 @@ func (s *session) point(i int, pt plan.Point) error {
 	if err != nil || s.job.Rank() != 0 {
 		return err
 	}
-	series.Schema, series.Env, series.Plan = report.Schema, s.env, pt
-	series.Kind, series.Op, series.Size, series.Definition = pt.Kind, pt.Op, pt.Size, pt.Definition()
+	series.Describe(pt, s.env)
 	if n := series.Result.Errors; n > 0 && pt.Op != plan.AM {
 		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s at size %d: %s left wrong bytes", pt.Name(), pt.Size, errtext.Count(n, "operation")))
 	}

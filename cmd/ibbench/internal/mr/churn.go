@@ -28,13 +28,13 @@ func (s *session) churnPoint(pt plan.Point, series *report.Series) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	k := &churn{s: s, pt: pt, mem: mem, w: w, c: c, out: &report.Churn{}}
+	k := &churn{s: s, pt: pt, mem: mem, w: w, c: c, out: series}
 	for i := range pt.Regions {
 		if err := k.use(i); err != nil {
 			return err
 		}
 	}
-	series.MR.Churn, series.Notes = k.out, uncached(c, pt)
+	series.Notes = uncached(c, pt)
 	hooked, err := k.prices()
 	if err != nil {
 		return err
@@ -43,7 +43,10 @@ func (s *session) churnPoint(pt plan.Point, series *report.Series) (err error) {
 	if err := k.footprint(); err != nil {
 		return err
 	}
-	series.Result.Errors = k.out.Stale
+	series.Result.Errors = k.stale
+	for name, n := range map[string]int64{"rss_growth": k.rssGrowth, "heap_growth": k.heapGrowth, "dead_max": k.deadMax, "misses": k.misses, "uncached": k.uncached, "stale": k.stale} {
+		series.Set("mr.churn."+name, float64(n))
+	}
 	series.Notes = append(series.Notes, fmt.Sprintf("munmap: turns of %d where nothing is mapped; cycle: map a page, write to it, unmap it; "+
 		"overhead and ratio are medians over %d parts of the time, with their range", turn, parts))
 	return nil
@@ -55,7 +58,14 @@ type churn struct {
 	mem *ranges
 	w   *witness
 	c   *regcache.Cache
-	out *report.Churn
+	out *report.Series
+
+	rssGrowth  int64 // bytes, over so many cycles without a call of the cache
+	heapGrowth int64 // bytes of the Go heap, over as many with a Get and a Put in each
+	deadMax    int64 // registrations that waited for their end at a time
+	misses     int64 // of the Gets: all should be
+	uncached   int64 // of the Gets: with a registration for one operation
+	stale      int64 // of the Gets: with a registration of other pages than the range has
 }
 
 const (
@@ -72,9 +82,12 @@ func (k *churn) prices() (hooked *stats.Samples, err error) {
 	if err != nil {
 		return nil, err
 	}
-	k.out.Raw, k.out.Overhead = figures(raw, turn), overhead
+	k.out.SetFigures("mr.churn.raw", figures(raw, turn))
+	k.out.SetSpread("mr.churn.overhead_ns", &overhead)
 	cycle, rawCycle, _, ratio, err := k.compare(pt, true)
-	k.out.Cycle, k.out.RawCycle, k.out.Ratio = figures(cycle, turn), figures(rawCycle, turn), ratio
+	k.out.SetFigures("mr.churn.cycle", figures(cycle, turn))
+	k.out.SetFigures("mr.churn.raw_cycle", figures(rawCycle, turn))
+	k.out.SetSpread("mr.churn.ratio", &ratio)
 	return hooked, err
 }
 
@@ -118,7 +131,7 @@ func (k *churn) use(i int) error {
 		return err
 	}
 	if k.w.page(r.RKey) != *(*uint64)(k.mem.at[i]) {
-		k.out.Stale++
+		k.stale++
 	}
 	return k.c.Put(r)
 }
@@ -140,7 +153,7 @@ func (k *churn) footprint() error {
 	if err != nil {
 		return err
 	}
-	k.out.RSSGrowth = after - before
+	k.rssGrowth = after - before
 	if k.pt.Regions == 0 {
 		return nil
 	}
@@ -157,8 +170,8 @@ func (k *churn) watched() error {
 		return err
 	}
 	after := k.c.Stats()
-	k.out.HeapGrowth = liveHeap() - heap
-	k.out.Misses, k.out.Uncached = int64(after.Misses-before.Misses), int64(after.Uncached-before.Uncached)
+	k.heapGrowth = liveHeap() - heap
+	k.misses, k.uncached = int64(after.Misses-before.Misses), int64(after.Uncached-before.Uncached)
 	return nil
 }
 
@@ -183,7 +196,7 @@ func (k *churn) cycles(n int64, cycle func(i int) error) error {
 			if err := k.s.ctx.Err(); err != nil {
 				return err
 			}
-			k.out.DeadMax = max(k.out.DeadMax, k.c.Stats().Dead)
+			k.deadMax = max(k.deadMax, int64(k.c.Stats().Dead))
 		}
 	}
 	return nil

@@ -43,15 +43,14 @@ func (s *session) hitPoint(pt plan.Point, series *report.Series) (err error) {
 	after := c.Stats()
 	gets := after.Gets - before.Gets
 	series.Result, series.Hist = report.Latency(all, s.opts.Pct, batch), all.Hist()
-	series.MR.Hit = &report.Hit{
-		Percent:     report.Round3(100 * float64(after.Hits-before.Hits) / float64(max(gets, 1))),
-		AllocsPerOp: report.Round3(float64(mallocs) / float64(max(gets, 1))),
-	}
-	series.Notes = hitNotes(pt, batch, series.MR.Hit, uncached(c, pt), after.Crowded-before.Crowded)
+	percent := report.Round3(100 * float64(after.Hits-before.Hits) / float64(max(gets, 1)))
+	series.Set("mr.hit.percent", percent)
+	series.Set("mr.hit.allocs_per_op", report.Round3(float64(mallocs)/float64(max(gets, 1))))
+	series.Notes = hitNotes(pt, batch, percent, uncached(c, pt), after.Crowded-before.Crowded)
 	return nil
 }
 
-func hitNotes(pt plan.Point, batch int, h *report.Hit, why []string, crowded uint64) (notes []string) {
+func hitNotes(pt plan.Point, batch int, percent float64, why []string, crowded uint64) (notes []string) {
 	if batch > 1 {
 		notes = append(notes, fmt.Sprintf("%d operations per sample, since one is too short for the clock; the tail is averaged", batch))
 	}
@@ -59,7 +58,7 @@ func hitNotes(pt plan.Point, batch int, h *report.Hit, why []string, crowded uin
 		notes = append(notes, "the memory is given to the cache as of origin "+o.String())
 	}
 	notes = append(notes, why...)
-	if h.Percent < 100 && crowded > 0 {
+	if percent < 100 && crowded > 0 {
 		notes = append(notes, fmt.Sprintf("mr hit with %s of %d bytes: the device or RLIMIT_MEMLOCK has no room for all of them", errtext.Count(pt.Regions, "region"), pt.Size))
 	}
 	return notes

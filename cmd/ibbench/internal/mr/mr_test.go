@@ -37,7 +37,7 @@ func measured(t *testing.T, pt plan.Point) *report.Series {
 		t.Fatalf("%d series, %v", len(all), err)
 	}
 	s := all[0]
-	if s.Result.Count != pt.Iters || s.Result.Mean <= 0 || s.Definition != plan.DefOp || s.MR.Registrar != report.Fake || s.Env.Fabric != report.Fake || s.Env.ClockNS <= 0 {
+	if s.Result.Count != pt.Iters || s.Result.Mean <= 0 || s.Definition != plan.DefOp || s.Text("mr.registrar") != report.Fake || s.Env.Fabric != report.Fake || s.Env.ClockNS <= 0 {
 		t.Errorf("%+v of %+v", s.Result, s.Env)
 	}
 	return s
@@ -47,8 +47,8 @@ func TestHitsAreHitsAndAllocateNothing(t *testing.T) {
 	for _, regions := range []int{1, 300} {
 		s := measured(t, point(plan.Hit, regions))
 		// The measurement itself allocates a little, and only once.
-		if h := s.MR.Hit; h.Percent != 100 || h.AllocsPerOp > 1 && !owner.Checked || s.Result.Errors != 0 {
-			t.Errorf("%d regions: %+v", regions, h)
+		if s.Value("mr.hit.percent") != 100 || s.Value("mr.hit.allocs_per_op") > 1 && !owner.Checked || s.Result.Errors != 0 {
+			t.Errorf("%d regions: %+v", regions, s.Metrics)
 		}
 	}
 }
@@ -68,23 +68,24 @@ func TestChurnMissesWheneverMemoryWasTakenAway(t *testing.T) {
 	pt := point(plan.Churn, 20)
 	pt.Cycles = 2000
 	s := measured(t, pt)
-	c := s.MR.Churn
-	if c.Misses+c.Uncached != pt.Cycles || c.Stale != 0 || s.Result.Errors != 0 {
-		t.Errorf("%d misses and %d uncached of %d, %d stale", c.Misses, c.Uncached, pt.Cycles, c.Stale)
+	of := func(name string) float64 { return s.Value("mr.churn." + name) }
+	if of("misses")+of("uncached") != float64(pt.Cycles) || of("stale") != 0 || s.Result.Errors != 0 {
+		t.Errorf("%v misses and %v uncached of %d, %v stale", of("misses"), of("uncached"), pt.Cycles, of("stale"))
 	}
-	if c.DeadMax < 1 || c.DeadMax > pt.Regions {
-		t.Errorf("%d dead registrations of %d regions", c.DeadMax, pt.Regions)
+	if dead := of("dead_max"); dead < 1 || dead > float64(pt.Regions) {
+		t.Errorf("%v dead registrations of %d regions", dead, pt.Regions)
 	}
-	if c.Raw.P50 <= 0 || c.Cycle.P50 <= c.Raw.P50 || c.RawCycle.P50 <= c.Raw.P50 || c.Ratio.Median <= 0 || c.Overhead.Min > c.Overhead.Max {
-		t.Errorf("figures that cannot be: %+v", c)
+	over := s.Metrics["mr.churn.overhead_ns"]
+	if of("raw.p50") <= 0 || of("cycle.p50") <= of("raw.p50") || of("raw_cycle.p50") <= of("raw.p50") || of("ratio") <= 0 || over.Low > over.High {
+		t.Errorf("figures that cannot be: %+v", s.Metrics)
 	}
 }
 
 func TestWithoutRegionsOnlyThePriceIsMeasured(t *testing.T) {
 	pt := point(plan.Churn, 0)
 	pt.Cycles = 100
-	if c := measured(t, pt).MR.Churn; c.Misses != 0 || c.DeadMax != 0 || c.Raw.P50 <= 0 {
-		t.Errorf("%+v", c)
+	if s := measured(t, pt); s.Value("mr.churn.misses") != 0 || s.Value("mr.churn.dead_max") != 0 || s.Value("mr.churn.raw.p50") <= 0 {
+		t.Errorf("%+v", s.Metrics)
 	}
 }
 
@@ -110,7 +111,7 @@ func rig(t *testing.T, regions int) *churn {
 			t.Errorf("%d registrations are left", len(w.pages))
 		}
 	})
-	return &churn{s: s, pt: pt, mem: mem, w: w, c: c, out: &report.Churn{}}
+	return &churn{s: s, pt: pt, mem: mem, w: w, c: c, out: new(report.Series)}
 }
 
 func TestAStaleRegistrationIsCounted(t *testing.T) {
@@ -127,8 +128,8 @@ func TestAStaleRegistrationIsCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if k.out.Stale != 1 {
-		t.Errorf("%d stale registrations, want 1", k.out.Stale)
+	if k.stale != 1 {
+		t.Errorf("%d stale registrations, want 1", k.stale)
 	}
 }
 

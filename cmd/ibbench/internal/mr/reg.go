@@ -39,17 +39,18 @@ func (s *session) regPoint(pt plan.Point, series *report.Series) (err error) {
 		return err
 	}
 	series.Result, series.Hist = report.Latency(both, s.opts.Pct, 1), both.Hist()
-	m := &report.Reg{Register: figures(register, 1), Deregister: figures(deregister, 1)}
-	series.MR.Reg = m
-	if err := s.alternatives(pt, mem, m); err != nil {
-		return err
-	}
-	s.costs = append(s.costs, cost{size: pt.Size, registration: both.Percentile(50), copy: m.Copy.P50, hit: m.HitNS})
-	return nil
+	series.SetFigures("mr.reg.register", figures(register, 1))
+	series.SetFigures("mr.reg.deregister", figures(deregister, 1))
+	copying, hit, err := s.alternatives(pt, mem)
+	series.SetFigures("mr.reg.copy", copying)
+	series.Set("mr.reg.hit_ns", hit)
+	s.costs = append(s.costs, cost{size: pt.Size, registration: both.Percentile(50), copy: copying.P50, hit: hit})
+	return err
 }
 
-// alternatives to registering: to copy, and to find it registered.
-func (s *session) alternatives(pt plan.Point, mem *ranges, m *report.Reg) (err error) {
+// alternatives to registering, in ns: to copy into memory that is registered already, and to find
+// it registered, which has a median only, and none where nothing is cached.
+func (s *session) alternatives(pt plan.Point, mem *ranges) (copying report.Figures, hit float64, err error) {
 	pt.Duration, pt.Warmup, pt.WarmupIters = pt.Duration/4, pt.Warmup/4, min(pt.WarmupIters, 10)
 	src := unsafe.Slice((*byte)(mem.at[0]), pt.Size)
 	into := &slab{mem: make([]byte, slabBytes)}
@@ -60,24 +61,23 @@ func (s *session) alternatives(pt plan.Point, mem *ranges, m *report.Reg) (err e
 		return nil
 	})
 	if err != nil {
-		return err
+		return copying, 0, err
 	}
-	m.Copy = figures(copies, batch)
+	copying = figures(copies, batch)
 	c, err := s.cache(pt, s.reg)
 	if err != nil {
-		return err
+		return copying, 0, err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	h := &hits{cache: c, at: mem.at, size: uint64(pt.Size)}
 	if len(uncached(c, pt)) > 0 {
-		return nil // there are none
+		return copying, 0, nil // there are none
 	}
 	found, batch, err := s.batches(pt, h.run)
 	if err != nil {
-		return err
+		return copying, 0, err
 	}
-	m.HitNS = report.Rounding(batch)(found.Percentile(50))
-	return nil
+	return copying, report.Rounding(batch)(found.Percentile(50)), nil
 }
 
 // crossover says from which of the measured sizes on a copy costs this processor more than the

@@ -18,7 +18,7 @@ type Registrar struct {
 	Close  func() error
 }
 
-// Name as in report.MR.
+// Name is the label mr.registrar.
 func (r *Registrar) Name() string {
 	if r.Device == nil {
 		return report.Fake

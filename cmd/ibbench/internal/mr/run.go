@@ -73,7 +73,8 @@ func (s *session) describe() *report.Env {
 func (s *session) point(pt plan.Point, last bool) (err error) {
 	runtime.GC()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // no collection while the clock runs
-	series := &report.Series{MR: &report.MR{Registrar: s.reg.Name()}}
+	series := new(report.Series)
+	series.SetText("mr.registrar", s.reg.Name())
 	switch pt.Op {
 	case plan.Reg:
 		err = s.regPoint(pt, series)
@@ -85,8 +86,7 @@ func (s *session) point(pt plan.Point, last bool) (err error) {
 	if err != nil {
 		return err
 	}
-	series.Schema, series.Env, series.Plan = report.Schema, s.env, pt
-	series.Kind, series.Op, series.Size, series.Definition = pt.Kind, pt.Op, pt.Size, pt.Definition()
+	series.Describe(pt, s.env)
 	if s.reg.Device == nil {
 		series.Notes = append(series.Notes, "the registrar is a fake that registers nothing: what is measured is only the cache and the hooks")
 	}

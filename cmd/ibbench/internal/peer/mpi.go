@@ -244,18 +244,14 @@ func (c *MPI) report(m *match, version string) *report.Series {
 	s := report.Combine(m.series)
 	s.Hist, s.Intervals = nil, nil
 	round := report.Rounding(s.Plan.Batch)
-	mpi := &report.MPI{Version: version, Args: c.args(), Errors: m.theirs, Rounds: m.rounds}
+	mpi := &report.Peer{Place: OSU, Version: version, Args: c.args(), Errors: m.theirs, Rounds: m.rounds}
 	ours := medians(m.rounds, func(r report.Round) report.Figures { return r.Ours }, "ns", round)
 	mpi.Result = medians(m.rounds, func(r report.Round) report.Figures { return r.Theirs }, "ns", round)
 	n := int64(len(m.rounds)) * s.Plan.Iters
 	ours.Count, ours.OpsPerSample, ours.Errors = n, s.Plan.Batch, s.Result.Errors+m.theirs
 	mpi.Result.Count, mpi.Result.OpsPerSample = n, s.Plan.Batch
-	s.Result, s.MPI = ours, mpi
-	s.Ratio = &report.Ratio{
-		P50:  ratios(m.rounds, func(f report.Figures) float64 { return f.P50 }),
-		Mean: ratios(m.rounds, func(f report.Figures) float64 { return f.Mean }),
-		P99:  ratios(m.rounds, func(f report.Figures) float64 { return f.P99 }),
-	}
+	s.Result, s.Peers = ours, []*report.Peer{mpi}
+	setRatios(s, m.rounds)
 	var all []float64
 	for _, r := range m.rounds {
 		all = append(all, r.Ours.P50/r.Theirs.P50)

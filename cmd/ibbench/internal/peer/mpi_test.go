@@ -76,10 +76,10 @@ func TestRatiosToMPIAreMediansWithTheirInterval(t *testing.T) {
 	}
 	c := &MPI{Plan: &plan.Plan{Ranks: 2}}
 	s := c.report(&m, "4.1.4")
-	if s.Ratio.P50.Median != 1.1 || s.Ratio.Mean.Median != 2.2 || s.Result.Errors != 3 || s.MPI.Errors != 2 || s.Result.Count != 63 || s.Result.OpsPerSample != 10 {
-		t.Errorf("%+v %+v", s.Ratio.P50, s.Result)
+	if s.Value("ratio.p50") != 1.1 || s.Value("ratio.mean") != 2.2 || s.Result.Errors != 3 || s.Peer().Errors != 2 || s.Result.Count != 63 || s.Result.OpsPerSample != 10 {
+		t.Errorf("%+v %+v", s.Metrics, s.Result)
 	}
-	if d := cmp.Diff([]float64{1.05, 1.15}, s.MPI.Interval); d != "" { // the 6th and the 16th of 21
+	if d := cmp.Diff([]float64{1.05, 1.15}, s.Peer().Interval); d != "" { // the 6th and the 16th of 21
 		t.Error(d)
 	}
 }

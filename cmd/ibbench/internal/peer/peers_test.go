@@ -124,11 +124,11 @@ func TestWithoutPercentilesMeansAreCompared(t *testing.T) {
 		x.rounds = append(x.rounds, report.Round{Theirs: report.Figures{Mean: 100}, Ours: report.Figures{P50: 10, Mean: ours, P99: 999}})
 	}
 	s := x.report([]bool{true, true, true, true, true, true}, "4.1.4")
-	want := &report.Ratio{Mean: &report.Spread{Median: 1.35, Min: 1.1, Max: 1.6}, Best: 1.1, Interval: []float64{1.1, 1.6}}
-	if d := cmp.Diff(want, s.Ratio); d != "" {
+	want := report.Metrics{"ratio.mean": {Value: 1.35, Low: 1.1, High: 1.6}, "ratio.best": {Value: 1.1}, "ratio.interval": {Low: 1.1, High: 1.6}}
+	if d := cmp.Diff(want, s.Metrics); d != "" {
 		t.Error(d)
 	}
-	if p := s.Perftest.Result; len(p.P) != 0 || p.Min != 100 || p.Mean != 100 || s.Result.P["50"] != 10 || s.Perftest.Times != 2 {
+	if p := s.Peer().Result; len(p.P) != 0 || p.Min != 100 || p.Mean != 100 || s.Result.P["50"] != 10 || s.Peer().Times != 2 {
 		t.Errorf("%+v of %+v", p, s.Result)
 	}
 	if d := cmp.Diff([]bool{true, true, false}, judge([]report.Round{{Theirs: report.Figures{Mean: 10}}, {Theirs: report.Figures{Mean: 11}}, {Theirs: report.Figures{Mean: 30}}})); d != "" {

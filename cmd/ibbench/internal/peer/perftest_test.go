@@ -159,16 +159,16 @@ func TestRatiosAreMediansOfTheRoundsThatCount(t *testing.T) {
 		},
 	}
 	s := x.report([]bool{true, false, true, true}, "6.06")
-	if d := cmp.Diff(&report.Ratio{
-		P50:  &report.Spread{Median: 1.2, Min: 1.1, Max: 1.3},
-		Mean: &report.Spread{Median: 2, Min: 1, Max: 2},
-		P99:  &report.Spread{Median: 2, Min: 1, Max: 3},
-		Best: 1.1,
-	}, s.Ratio); d != "" {
+	if d := cmp.Diff(report.Metrics{
+		"ratio.p50":  {Value: 1.2, Low: 1.1, High: 1.3},
+		"ratio.mean": {Value: 2, Low: 1, High: 2},
+		"ratio.p99":  {Value: 2, Low: 1, High: 3},
+		"ratio.best": {Value: 1.1},
+	}, s.Metrics); d != "" {
 		t.Error(d)
 	}
-	if s.Perftest.Discarded != 1 || !s.Perftest.Rounds[1].Discarded || s.Result.P["50"] != 12 || s.Perftest.Result.P["50"] != 10 || s.Result.Count != 300 {
-		t.Errorf("%+v %+v", s.Perftest, s.Result)
+	if p := s.Peer(); p.Discarded != 1 || !p.Rounds[1].Discarded || s.Result.P["50"] != 12 || p.Result.P["50"] != 10 || s.Result.Count != 300 {
+		t.Errorf("%+v %+v", p, s.Result)
 	}
 }
 

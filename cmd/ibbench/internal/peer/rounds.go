@@ -73,10 +73,10 @@ func (c *Comparison) Run(ctx context.Context) ([]*report.Series, error) {
 		}
 		s := x.report(kept, version)
 		if c.Peer != Perftest {
-			s.Perftest.Peer = c.Peer
+			s.Peers[0].Peer = c.Peer
 		}
 		if x.ucx != nil {
-			s.UCX = x.ucx.report(x.rounds, kept, of)
+			s.Peers = append(s.Peers, x.ucx.report(x.rounds, kept, of))
 		}
 		out = append(out, s)
 	}
@@ -277,9 +277,12 @@ func (x *contest) report(kept []bool, version string) *report.Series {
 	s := report.Combine(x.series)
 	s.Kind, s.Hist, s.Intervals = report.KindPerftest, nil, nil
 	wrong := s.Result.Errors // in all rounds
-	p := &report.Perftest{Tool: x.tool, Version: version, Args: x.pair.Args, Settings: x.theirs.Settings, Discarded: len(kept) - count(kept)}
-	if p.Times = x.times; p.Times == 1 {
-		p.Times = 0
+	p := &report.Peer{Place: Perftest, Tool: x.tool, Version: version, Args: x.pair.Args, Settings: x.theirs.Settings, Discarded: len(kept) - count(kept)}
+	if p.Settings == nil {
+		p.Settings = map[string]string{}
+	}
+	if x.times != 1 {
+		p.Times = x.times
 	}
 	for i, r := range x.rounds {
 		r.Discarded = !kept[i]
@@ -293,16 +296,15 @@ func (x *contest) report(kept []bool, version string) *report.Series {
 	n := int64(count(kept))
 	s.Result.Errors = wrong
 	s.Result.Count, p.Result.Count = n*x.point.Iters, n*x.theirs.Iters
-	s.Perftest = p
-	s.Ratio = &report.Ratio{Mean: ratios(p.Rounds, func(f report.Figures) float64 { return f.Mean })}
+	s.Peers = []*report.Peer{p}
+	setRatios(s, p.Rounds)
 	ownBest := s.Result
 	if _, ok := p.Result.P["50"]; !ok { // then means are compared
 		ownBest = medians(p.Rounds, func(r report.Round) report.Figures { return report.Figures{Mean: r.Ours.Mean} }, unit, math.Round)
 	}
-	s.Ratio.Interval, s.Ratio.Best = x.interval(kept), report.Round3(best(&ownBest)/best(&p.Result))
-	if unit == "ns" {
-		s.Ratio.P50 = ratios(p.Rounds, func(f report.Figures) float64 { return f.P50 })
-		s.Ratio.P99 = ratios(p.Rounds, func(f report.Figures) float64 { return f.P99 })
+	s.Set("ratio.best", report.Round3(best(&ownBest)/best(&p.Result)))
+	if low, high, ok := x.interval(kept); ok {
+		s.SetBounds("ratio.interval", low, high)
 	}
 	s.Notes = append(s.Notes, x.terms())
 	if p.Discarded > 0 {
@@ -366,6 +368,15 @@ func medians(rounds []report.Round, side func(report.Round) report.Figures, unit
 		}
 	}
 	return r
+}
+
+// setRatios sets those of all figures that both sides have.
+func setRatios(s *report.Series, rounds []report.Round) {
+	s.SetSpread("ratio.mean", ratios(rounds, func(f report.Figures) float64 { return f.Mean }))
+	if s.Result.Unit == "ns" {
+		s.SetSpread("ratio.p50", ratios(rounds, func(f report.Figures) float64 { return f.P50 }))
+		s.SetSpread("ratio.p99", ratios(rounds, func(f report.Figures) float64 { return f.P99 }))
+	}
 }
 
 // ratios of ours to theirs, round by round; nil where they have no such figure.

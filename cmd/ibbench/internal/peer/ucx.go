@@ -145,7 +145,7 @@ func ucxVersion(ctx context.Context, _ string) string {
 }
 
 // report sums up the rounds that count; ours are the contest's, of the same rounds.
-func (u *ucx) report(ours []report.Round, kept []bool, version string) *report.UCX {
+func (u *ucx) report(ours []report.Round, kept []bool, version string) *report.Peer {
 	var rounds []report.Round
 	var mean []float64
 	for i, f := range u.rounds {
@@ -154,9 +154,9 @@ func (u *ucx) report(ours []report.Round, kept []bool, version string) *report.U
 			mean = append(mean, f.Mean)
 		}
 	}
-	out := &report.UCX{Version: version, Args: u.pair.Args, Rounds: rounds, Times: u.times}
-	if u.times == 1 {
-		out.Times = 0
+	out := &report.Peer{Place: UCX, Version: version, Args: u.pair.Args, Rounds: rounds, Discarded: len(kept) - count(kept)}
+	if u.times != 1 {
+		out.Times = u.times
 	}
 	out.Result = medians(rounds, func(r report.Round) report.Figures { return r.Theirs }, "ns", math.Round)
 	delete(out.Result.P, "99") // which it does not report

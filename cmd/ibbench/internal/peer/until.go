@@ -107,12 +107,9 @@ func judgedLike(ours, theirs report.Figures) float64 {
 }
 
 // interval of the median ratio.
-func (x *contest) interval(kept []bool) []float64 {
-	low, high, ok := stats.MedianInterval(x.ratios(kept))
-	if !ok {
-		return nil
-	}
-	return []float64{report.Round3(low), report.Round3(high)}
+func (x *contest) interval(kept []bool) (low, high float64, ok bool) {
+	low, high, ok = stats.MedianInterval(x.ratios(kept))
+	return report.Round3(low), report.Round3(high), ok
 }
 
 // progress says which round begins.

@@ -147,8 +147,8 @@ func TestAFigureOfZeroIsNoBestRound(t *testing.T) {
 		x.rounds = append(x.rounds, report.Round{Ours: report.Figures{P50: 4, Mean: 5, P99: 6}, Theirs: f})
 	}
 	s := x.report([]bool{true, true, true}, "")
-	if p := s.Perftest.Result; p.Min != 1 || p.P["50"] != 2 || p.Mean != 2 || s.Ratio.Best != 4 || s.Ratio.P99 != nil {
-		t.Errorf("%+v, ratio %+v", p, s.Ratio)
+	if p := s.Peer().Result; p.Min != 1 || p.P["50"] != 2 || p.Mean != 2 || s.Value("ratio.best") != 4 || s.Has("ratio.p99") {
+		t.Errorf("%+v, ratio %+v", p, s.Metrics)
 	}
 }
 

@@ -32,6 +32,9 @@ var (
 		"b/s": 1. / 8, "Kb/s": 1e3 / 8, "Mb/s": 1e6 / 8, "Gb/s": 1e9 / 8,
 	}
 	rateUnits = map[string]float64{"/s": 1, "k/s": 1e3, "K/s": 1e3, "M/s": 1e6, "G/s": 1e9}
+	ratios    = map[string]float64{"x": 1}
+	percents  = map[string]float64{"%": 1}
+	numbers   = map[string]float64{"": 1}
 )
 
 // ParseAssertion reads an assertion about a measurement of the given kind.
@@ -39,7 +42,7 @@ func ParseAssertion(s, kind string) (Assertion, error) {
 	a := Assertion{Text: s}
 	i := strings.IndexAny(s, "<>")
 	if i < 0 {
-		return a, fmt.Errorf("assertion %q: want METRIC<BOUND or METRIC>BOUND, such as %s", s, example(kind))
+		return a, fmt.Errorf("assertion %q: want METRIC<BOUND or METRIC>BOUND, such as %s", s, assertables[kind].example)
 	}
 	a.Metric = strings.TrimSpace(s[:i])
 	rest := s[i+1:]
@@ -55,52 +58,61 @@ func ParseAssertion(s, kind string) (Assertion, error) {
 	scale, ok := units[unit]
 	v, err := strconv.ParseFloat(number, 64)
 	if err != nil || !ok || v < 0 || !finite(v*scale) {
-		return a, fmt.Errorf("assertion %q: bound %q: want a number with its unit, such as %s", s, strings.TrimSpace(rest), example(kind))
+		return a, fmt.Errorf("assertion %q: bound %q: want a number with its unit, such as %s", s, strings.TrimSpace(rest), assertables[kind].example)
 	}
 	a.Bound = v * scale
 	return a, nil
 }
 
-func unitsOf(metric, kind string) (map[string]float64, error) {
-	switch {
-	case (kind == PeerKind(Lat) || kind == PeerKind(Coll)) && (metric == "p50" || metric == "mean" || metric == "p99"), kind == PeerKind(BW) && metric == "bw", kind == PeerKind(Rate) && metric == "rate":
-		return map[string]float64{"x": 1}, nil
-	case kind == BW && metric == "bw":
-		return bwUnits, nil
-	case strings.HasPrefix(kind, MR):
-		return mrUnits(kind, metric)
-	case (kind == BW || kind == Rate) && metric == "rate":
-		return rateUnits, nil
-	case kind == Cache && Assertion{Metric: metric}.Compares():
-		return map[string]float64{"x": 1}, nil
-	case kind == Pairs && metric == "findings":
-		return map[string]float64{"": 1}, nil
-	case kind == Heap && (metric == "fragmentation" || metric == "meta"):
-		return map[string]float64{"%": 1}, nil
-	case timed(kind) && (metric == "min" || metric == "mean" || metric == "max"):
-		return timeUnits, nil
-	case timed(kind) && strings.HasPrefix(metric, "p"):
-		_, err := percentile(metric[1:])
-		return timeUnits, err
-	}
-	return nil, fmt.Errorf("%s has no metric %q; it has %s", kind, metric, map[string]string{
-		Lat: "min, mean, max and percentiles such as p99.9", Join: "min, mean, max and percentiles such as p90", Coll: "min, mean, max and percentiles such as p99.9", BW: "bw and rate", Rate: "rate",
-		Cache: "ratio, messages, bytes, min, mean, max and percentiles such as p90",
-		Pairs: "findings",
-		Heap:  "min, mean, max, percentiles such as p99.9, fragmentation and meta", PeerKind(Lat): "p50, mean and p99", PeerKind(Coll): "p50, mean and p99", PeerKind(BW): "bw", PeerKind(Rate): "rate",
-	}[kind])
+// assertable is what assertions of a kind can be about.
+type assertable struct {
+	timed   bool     // min, mean, max and percentiles, times of an operation
+	metrics []metric // further ones
+	example string
 }
 
-// timed are the kinds whose samples are times of an operation.
-func timed(kind string) bool {
-	return kind == Lat || kind == Heap || kind == Coll || kind == Cache || kind == Join
+type metric struct {
+	name  string
+	units map[string]float64
 }
 
-func example(kind string) string {
-	if strings.HasPrefix(kind, MR) {
-		return map[string]string{MRKind(Reg): "p99<1ms", MRKind(Hit): "p50<30ns", MRKind(Churn): "overhead<300ns"}[kind]
+var assertables = map[string]assertable{
+	Lat:            {true, nil, "p99<5us"},
+	Coll:           {true, nil, "p50<5us"},
+	Join:           {true, nil, "p50<1s"},
+	BW:             {false, []metric{{"bw", bwUnits}, {"rate", rateUnits}}, "bw>1GB/s"},
+	Rate:           {false, []metric{{"rate", rateUnits}}, "rate>1M/s"},
+	Heap:           {true, []metric{{"fragmentation", percents}, {"meta", percents}}, "p50<100ns"},
+	Cache:          {true, []metric{{"ratio", ratios}, {"messages", ratios}, {"bytes", ratios}}, "ratio>2x"},
+	Pairs:          {false, []metric{{"findings", numbers}}, "findings<=0"},
+	MRKind(Reg):    {true, nil, "p99<1ms"},
+	MRKind(Hit):    {true, []metric{{"hits", percents}, {"allocs", numbers}}, "p50<30ns"},
+	MRKind(Churn):  {true, []metric{{"overhead", timeUnits}, {"ratio", ratios}, {"rss", sizeUnits}}, "overhead<300ns"},
+	PeerKind(Lat):  {false, []metric{{"p50", ratios}, {"mean", ratios}, {"p99", ratios}}, "p50<1.15x"},
+	PeerKind(Coll): {false, []metric{{"p50", ratios}, {"mean", ratios}, {"p99", ratios}}, "p50<=1x"},
+	PeerKind(BW):   {false, []metric{{"bw", ratios}}, "bw>0.9x"},
+	PeerKind(Rate): {false, []metric{{"rate", ratios}}, "rate>0.7x"},
+}
+
+func unitsOf(name, kind string) (map[string]float64, error) {
+	of, has := assertables[kind], []string(nil)
+	if of.timed {
+		if name == "min" || name == "mean" || name == "max" {
+			return timeUnits, nil
+		}
+		if strings.HasPrefix(name, "p") {
+			_, err := percentile(name[1:])
+			return timeUnits, err
+		}
+		has = []string{"min", "mean", "max", "percentiles such as p99.9"}
 	}
-	return map[string]string{Lat: "p99<5us", BW: "bw>1GB/s", Rate: "rate>1M/s", Heap: "p50<100ns", Cache: "ratio>2x", Coll: "p50<5us", Join: "p50<1s", Pairs: "findings<=0", PeerKind(Coll): "p50<=1x", PeerKind(Lat): "p50<1.15x", PeerKind(BW): "bw>0.9x", PeerKind(Rate): "rate>0.7x"}[kind]
+	for _, m := range of.metrics {
+		if m.name == name {
+			return m.units, nil
+		}
+		has = append(has, m.name)
+	}
+	return nil, fmt.Errorf("%s has no metric %q; it has %s", kind, name, strings.Join(has, ", "))
 }
 
 // Percentile is the percentile that the assertion is about, if any.

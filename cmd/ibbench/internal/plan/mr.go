@@ -3,7 +3,6 @@ package plan
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/ibconduit/conduit/internal/errtext"
 )
@@ -46,25 +45,3 @@ func (p Point) ValidateMR() error {
 }
 
 const maxRegistered = 64 << 30
-
-// mrUnits are the units of a metric of MR.
-func mrUnits(kind, metric string) (map[string]float64, error) {
-	op := strings.TrimPrefix(kind, MR+" ")
-	switch {
-	case metric == "min" || metric == "mean" || metric == "max", op == Churn && metric == "overhead":
-		return timeUnits, nil
-	case op == Churn && metric == "ratio":
-		return map[string]float64{"x": 1}, nil
-	case op == Churn && metric == "rss":
-		return sizeUnits, nil
-	case op == Hit && metric == "hits":
-		return map[string]float64{"%": 1}, nil
-	case op == Hit && metric == "allocs":
-		return map[string]float64{"": 1}, nil
-	case strings.HasPrefix(metric, "p"):
-		_, err := percentile(metric[1:])
-		return timeUnits, err
-	}
-	return nil, fmt.Errorf("%s has no metric %q; it has min, mean, max, percentiles such as p99.9%s", kind, metric,
-		map[string]string{Hit: ", hits and allocs", Churn: ", overhead, ratio and rss"}[op])
-}

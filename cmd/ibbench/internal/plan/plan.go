@@ -14,6 +14,7 @@ const (
 	Lat  = "lat"  // time of one operation, or of half a round trip
 	BW   = "bw"   // bytes per second
 	Rate = "rate" // operations per second
+	Flow = "flow" // a kernel with transient memory, which has no Plan
 )
 
 // Operations.
@@ -158,8 +159,11 @@ func (p Point) Unit() string {
 }
 
 // Name is what the point is called in a table: "lat put --ack".
-func (p Point) Name() string {
-	s := p.Kind + " " + p.Op
+func (p Point) Name() string { return p.Kind + " " + p.OpName() }
+
+// OpName is the operation with what tells it apart from others of its name.
+func (p Point) OpName() string {
+	s := p.Op
 	if p.Ack {
 		s += " --ack"
 	}
@@ -169,7 +173,11 @@ func (p Point) Name() string {
 	if p.Local != "" {
 		s += " --local " + p.Local
 	}
-	if p.Variant != "" {
+	switch {
+	case p.Variant == "":
+	case p.Kind == Flow: // where it is no flag
+		s += ", " + p.Variant
+	default:
 		s += " --variant " + p.Variant
 	}
 	return s

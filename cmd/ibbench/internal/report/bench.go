@@ -23,22 +23,21 @@ func (b *bench) Add(s *Series) error {
 			return err
 		}
 	}
-	if s.Flow != nil && s.Flow.Failed != "" {
+	if s.Text("flow.failed") != "" {
 		return nil
 	}
-	if s.MPI != nil {
-		if err := b.line(s, "/impl=conduit", &s.Result); err != nil {
-			return err
-		}
-		return b.line(s, "/impl=openmpi", &s.MPI.Result)
-	}
-	if s.Kind != KindPerftest {
+	p := s.Peer()
+	if p == nil {
 		return b.line(s, "", &s.Result)
 	}
 	if err := b.line(s, "/impl=conduit", &s.Result); err != nil {
 		return err
 	}
-	return b.line(s, "/impl="+cmp.Or(s.Perftest.Peer, "perftest"), &s.Perftest.Result)
+	peer := cmp.Or(p.Peer, p.Place)
+	if s.Kind == plan.Coll {
+		peer = "openmpi"
+	}
+	return b.line(s, "/impl="+peer, &p.Result)
 }
 
 func (b *bench) Close() error { return nil }
@@ -49,24 +48,27 @@ func (b *bench) line(s *Series, impl string, r *Result) error {
 		name += "Ack"
 	}
 	name += fmt.Sprintf("/fabric=%s/size=%d", s.Env.Fabric, s.Size)
-	switch {
-	case s.MR != nil && s.Op != plan.Reg:
-		name += fmt.Sprintf("/regions=%d", s.Plan.Regions)
-	case s.Cache != nil:
-		if s.Plan.Variant != "" {
-			name += "/variant=" + s.Plan.Variant
+	variant := ""
+	if s.Plan.Variant != "" {
+		variant = "/variant=" + strings.ReplaceAll(s.Plan.Variant, " ", "_")
+	}
+	switch s.Kind {
+	case plan.MR:
+		if s.Op != plan.Reg {
+			name += fmt.Sprintf("/regions=%d", s.Plan.Regions)
 		}
-		name += "/cache=" + s.Cache.Side
-	case s.Flow != nil:
-		if s.Plan.Variant != "" {
-			name += "/variant=" + strings.ReplaceAll(s.Plan.Variant, " ", "_")
-		}
-		name += fmt.Sprintf("/arm=%s/limit=%d", strings.ReplaceAll(s.Flow.Arm, " ", "_"), s.Flow.Limit)
-	case s.Heap != nil:
+	case plan.Cache:
+		name += variant + "/cache=" + s.Text("cache.side")
+	case plan.Flow:
+		name += fmt.Sprintf("%s/arm=%s/limit=%.0f", variant, strings.ReplaceAll(s.Text("flow.arm"), " ", "_"), s.Value("flow.limit"))
+	case plan.Heap:
 		name += fmt.Sprintf("/live=%d", s.Plan.Live)
-	case s.Kind == plan.Coll || s.Join != nil:
+	case plan.Coll, plan.Join:
 		name += fmt.Sprintf("/ranks=%d", s.Env.Ranks)
-	case s.MR == nil && s.Plan.Kind != plan.Lat:
+	default:
+		if s.Plan.Kind == plan.Lat {
+			break
+		}
 		name += fmt.Sprintf("/depth=%d/lanes=%d", s.Plan.Depth, s.Plan.Lanes)
 		if s.Op == plan.AM {
 			name += fmt.Sprintf("/goroutines=%d", s.Plan.Goroutines)
@@ -89,11 +91,10 @@ func (b *bench) line(s *Series, impl string, r *Result) error {
 	default:
 		line += "\t" + plain(r.Mean) + " op/s"
 	}
-	if s.MR != nil {
-		line += mrBench(s.MR)
-	}
-	if s.AM != nil && s.AM.AllocsPerOp != nil && (impl == "" || impl == "/impl=conduit") {
-		line += "\t" + plain(*s.AM.AllocsPerOp) + " allocs/op"
+	for _, d := range declared {
+		if m, ok := s.Metrics[d.name]; ok && d.bench != "" && r == &s.Result {
+			line += "\t" + plain(Round3(m.Value)) + " " + d.bench
+		}
 	}
 	_, err := fmt.Fprintln(b.w, line)
 	return err

@@ -107,8 +107,11 @@ func TestTheWidestTableFitsOnPaper(t *testing.T) {
 	all := pageSeries()
 	s := all[slices.IndexFunc(all, func(s *Series) bool { return s.Kind == KindPerftest })]
 	s.Op, s.Plan.Op, s.Result.Count, s.Result.P["99"], s.Result.P["99.9"] = plan.AM, plan.AM, 2400000, 12345, 123456
-	s.UCX, s.Ratio.Best, s.Goal = &UCX{Result: s.Perftest.Result}, 2.98, &Goal{1.8, Open}
-	s.Perftest.Tool = "ib_atomic_lat"
+	s.Peers = append(s.Peers, &Peer{Place: "ucx", Result: s.Peer().Result})
+	s.Set("ratio.best", 2.98)
+	s.Set("goal.ratio", 1.8)
+	s.SetText("goal.verdict", Open)
+	s.Peer().Tool = "ib_atomic_lat"
 	var b bytes.Buffer
 	if err := NewPage("", []*Series{s}).Write(&b); err != nil {
 		t.Fatal(err)

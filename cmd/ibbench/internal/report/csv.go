@@ -3,8 +3,11 @@ package report
 import (
 	"cmp"
 	"encoding/csv"
+	"fmt"
 	"io"
 	"strconv"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 )
 
 // table writes CSV (RFC 4180): a line of names, then a line for each series.
@@ -18,7 +21,7 @@ type table struct {
 func newCSV(w io.Writer, pct []float64) *table { return &table{w: csv.NewWriter(w), pct: pct} }
 
 func (t *table) Add(s *Series) error {
-	if s.Pairs != nil {
+	if s.Kind == plan.Pairs {
 		return t.pairs(s)
 	}
 	names, values := t.row(s)
@@ -50,7 +53,7 @@ func (t *table) row(s *Series) (names, values []string) {
 		device, software = e.Device.Name, e.Device.Software
 	}
 	add("kind", s.Kind)
-	add("op", opName(s))
+	add("op", s.Plan.OpName())
 	add("definition", s.Definition)
 	add("fabric", e.Fabric)
 	add("device", device)
@@ -73,78 +76,64 @@ func (t *table) row(s *Series) (names, values []string) {
 	number("max", r.Max)
 	number("mean", r.Mean)
 	number("ops_per_second", r.PerSecond)
-	if s.Kind == KindPerftest {
-		t.peer(s, number, integer)
+	if p := s.Peer(); p != nil {
+		peer := cmp.Or(p.Peer, p.Place)
+		number(peer+"_p50", p.Result.P["50"])
+		number(peer+"_mean", p.Result.Mean)
+		number(peer+"_p99", p.Result.P["99"])
+		for _, name := range []string{"p50", "mean", "p99"} {
+			number("ratio_"+name, s.Value("ratio."+name))
+		}
+		integer("rounds", int64(p.Counted()))
+		if s.Kind == KindPerftest {
+			integer("discarded", int64(p.Discarded))
+		}
 	}
-	if s.MPI != nil {
-		t.mpi(s, number, integer)
-	}
-	if s.Heap != nil {
-		integer("live", int64(s.Plan.Live))
-		integer("blocks", s.Heap.Blocks)
-		integer("in_use", s.Heap.InUse)
-		integer("free", s.Heap.Free)
-		integer("largest_free", s.Heap.LargestFree)
-		number("fragmentation", s.Heap.Fragmentation)
-		number("meta", s.Heap.Meta)
-		integer("requests", s.Heap.Requests)
-	}
-	if j := s.Join; j != nil {
-		integer("segment", s.Plan.Segment)
-		number("launch", j.Launch)
-		number("bootstrap", j.Bootstrap)
-		number("join", j.Join)
-		number("barrier", j.Barrier)
-	}
-	if f := s.Flow; f != nil {
-		add("arm", f.Arm)
-		add("counts", f.Counts)
-		integer("limit", f.Limit)
-		integer("peak", f.Peak)
-		integer("faults", f.Faults)
-		add("failed", f.Failed)
-	}
-	if s.Cache != nil {
-		t.cache(s, add, number, integer)
-	}
-	if s.MR != nil {
-		t.mr(s, add, number, integer)
+	for _, d := range declared {
+		if d.csv == "" || !s.section(d.name) {
+			continue
+		}
+		m, ok := s.Metrics[d.name]
+		switch {
+		case d.plan != nil:
+			add(d.csv, fmt.Sprint(d.plan(&s.Plan)))
+		case d.form == label:
+			add(d.csv, m.Text)
+		case d.form == estimate:
+			if !ok { // of the side that the others are compared with
+				m = Metric{Value: 1, Low: 1, High: 1}
+			}
+			number(d.csv, m.Value)
+			number(d.csv+"_low", m.Low)
+			number(d.csv+"_high", m.High)
+		default:
+			number(d.csv, m.Value)
+		}
 	}
 	return names, values
 }
 
-// peer adds perftest's figures and the ratios.
-func (t *table) peer(s *Series, number func(string, float64), integer func(string, int64)) {
-	p := s.Perftest
-	peer := cmp.Or(p.Peer, "perftest")
-	number(peer+"_p50", p.Result.P["50"])
-	number(peer+"_mean", p.Result.Mean)
-	number(peer+"_p99", p.Result.P["99"])
-	for _, c := range []struct {
-		name string
-		v    *Spread
-	}{{"ratio_p50", s.Ratio.P50}, {"ratio_mean", s.Ratio.Mean}, {"ratio_p99", s.Ratio.P99}} {
-		var m float64
-		if c.v != nil {
-			m = c.v.Median
+// pairs writes a line for each pair.
+func (t *table) pairs(s *Series) error {
+	if !t.begun {
+		t.begun = true
+		if err := t.w.Write([]string{"kind", "op", "size", "from", "to", "from_host", "to_host", "network", "unit", "value"}); err != nil {
+			return err
 		}
-		number(c.name, m)
 	}
-	integer("rounds", int64(len(p.Rounds)-p.Discarded))
-	integer("discarded", int64(p.Discarded))
+	m := s.Pairs()
+	for i := range m.Ranks {
+		for j := range m.Ranks {
+			if i == j {
+				continue
+			}
+			err := t.w.Write([]string{s.Kind, s.Op, strconv.FormatInt(s.Size, 10), strconv.Itoa(i), strconv.Itoa(j), m.Ranks[i].Host, m.Ranks[j].Host,
+				m.Networks[i][j], m.Unit, plain(m.Values[i][j])})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	t.w.Flush()
+	return t.w.Error()
 }
-
-// mpi adds Open MPI's figures and the ratios.
-func (t *table) mpi(s *Series, number func(string, float64), integer func(string, int64)) {
-	m := s.MPI
-	number("mpi_p50", m.Result.P["50"])
-	number("mpi_mean", m.Result.Mean)
-	number("mpi_p99", m.Result.P["99"])
-	number("ratio_p50", s.Ratio.P50.Median)
-	number("ratio_mean", s.Ratio.Mean.Median)
-	number("ratio_p99", s.Ratio.P99.Median)
-	integer("rounds", int64(len(m.Rounds)))
-}
-
-// plain writes a figure without an exponent.
-func plain(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }

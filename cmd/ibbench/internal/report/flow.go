@@ -2,60 +2,10 @@ package report
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/chart"
 )
-
-// KindFlow is the kind of a run of ibbench flow.
-const KindFlow = "flow"
-
-// Flow is what a run of a kernel of ibbench flow says beside its Result: with what memory of
-// messages it ran, and what became of it.
-type Flow struct {
-	Arm    string `json:"arm"`              // what the memory of messages is held to, or the way of an all-to-all
-	Counts string `json:"counts"`           // what Size is a number of
-	Limit  int64  `json:"limit,omitempty"`  // bytes of a rank's memory group, of incast of the receiver's budget; 0: none
-	Peak   int64  `json:"peak,omitempty"`   // bytes of messages' data that had memory at once, the most on a rank
-	Faults int64  `json:"faults"`           // major ones, of all ranks; -1: not known
-	Failed string `json:"failed,omitempty"` // why there are no figures
-
-	// Report is all that the command found, with its first series.
-	Report json.RawMessage `json:"report,omitempty"`
-}
-
-func flowHeader(s *Series, parts []string) string {
-	host, _, _ := strings.Cut(s.Env.From, " ")
-	return strings.Join(append(parts, "on "+host, fmt.Sprintf("%d ranks", s.Env.Ranks), "sizes in "+s.Flow.Counts, s.Definition), ", ")
-}
-
-// flowColumns and flowRow must agree.
-func flowColumns() string {
-	return fmt.Sprintf("%-20s %10s %10s %12s %10s %10s  %s", "memory of messages", "size", "limit MiB", "figure", "faults", "peak KiB", "unit")
-}
-
-func flowRow(s *Series) string {
-	f := s.Flow
-	figure := mega(s.Result.Mean)
-	switch {
-	case f.Failed != "":
-		figure = "-"
-	case s.Result.Unit == "ns":
-		figure = micros(s.Result.Mean)
-	}
-	return fmt.Sprintf("%-20s %10d %10s %12s %10d %10d  %s", f.Arm, s.Size, f.limit(), figure, f.Faults, f.Peak>>10, shownUnit(s.Result.Unit))
-}
-
-// limit in MiB.
-func (f *Flow) limit() string {
-	if f == nil || f.Limit == 0 {
-		return ""
-	}
-	return plain(Round3(float64(f.Limit) / (1 << 20)))
-}
 
 // flow draws figures and faults against size, and against the limit of memory, where these vary.
 func (x *Section) flow() {
@@ -67,9 +17,9 @@ func (x *Section) flow() {
 		return s.Result.Mean / 1e6
 	}
 	size := func(s *Series) float64 { return float64(s.Size) }
-	limit := func(s *Series) float64 { return float64(s.Flow.Limit) / (1 << 20) }
-	faults := func(s *Series) float64 { return float64(s.Flow.Faults) }
-	by := x.series[0].Flow.Counts
+	limit := func(s *Series) float64 { return s.Value("flow.limit") / (1 << 20) }
+	faults := func(s *Series) float64 { return s.Value("flow.faults") }
+	by := x.series[0].Text("flow.counts")
 	for _, p := range []struct {
 		name, x, y string
 		of, fixed  func(*Series) float64
@@ -100,10 +50,10 @@ func (x *Section) curves(of, fixed, value func(*Series) float64) []chart.Line {
 	points := make(map[curve][]chart.Point)
 	var order []curve
 	for _, s := range x.series {
-		if s.Flow.Failed != "" {
+		if s.Text("flow.failed") != "" {
 			continue
 		}
-		k := curve{s.Flow.Arm, fixed(s)}
+		k := curve{s.Text("flow.arm"), fixed(s)}
 		if points[k] == nil {
 			order = append(order, k)
 		}

@@ -1,29 +1,12 @@
 package report
 
 import (
-	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 )
-
-// UCX is what UCX's ucx_perftest measured in the same rounds.
-type UCX struct {
-	Version string   `json:"version"`
-	Args    []string `json:"args"`
-	Times   float64  `json:"times,omitempty"` // what its figures were multiplied by, to be of the same definition
-	Result  Result   `json:"result"`          // medians of the rounds
-	Rounds  []Round  `json:"rounds"`
-	Ratio   *Spread  `json:"ratio"` // ours to its, of p50
-}
-
-// Goal is a bound on the ratio to perftest.
-type Goal struct {
-	Ratio   float64 `json:"ratio"` // at most; of a throughput at least
-	Verdict string  `json:"verdict"`
-}
 
 // Verdicts on a goal.
 const (
@@ -68,76 +51,70 @@ func ParseGoals(s string) (Goals, error) {
 // best rounds, which other programs on the machine change least.
 func (g Goals) Judge(s *Series) {
 	bound, ok := g[s.Op+" "+s.sizeText()]
-	if !ok || s.Perftest == nil {
+	if !ok || s.Kind != KindPerftest {
 		return
 	}
-	reached := s.Ratio.Best <= bound
+	best := s.Value("ratio.best")
+	reached := best <= bound
 	if s.Result.Unit != "ns" {
-		reached = s.Ratio.Best >= bound
+		reached = best >= bound
 	}
-	s.Goal = &Goal{Ratio: bound, Verdict: Missed}
+	verdict := Missed
 	switch {
-	case len(s.Perftest.Rounds)-s.Perftest.Discarded < leastRounds:
-		s.Goal.Verdict = Open
+	case s.Peer().Counted() < leastRounds:
+		verdict = Open
 	case reached:
-		s.Goal.Verdict = Reached
+		verdict = Reached
 	}
+	s.Set("goal.ratio", bound)
+	s.SetText("goal.verdict", verdict)
 }
 
-// SizeName is a size as tables have it: a Short has none.
-func SizeName(op string, size int64) string {
-	if op == plan.AM && size == 0 {
-		return "short"
-	}
-	return sizeText(size)
+var verdictColumns = []column{
+	{name: "", format: "%-12s", of: func(s *Series) string { return s.Op + " " + s.sizeText() }},
+	{name: "rounds", format: "%6s", of: func(s *Series) string { return fmt.Sprint(s.Peer().Counted()) }},
+	{name: "ibconduit", format: "%17s", of: func(s *Series) string { return s.bestAndMedian(&s.Result) }},
+	{name: "perftest", format: "%17s", of: func(s *Series) string { return s.bestAndMedian(&s.Peer().Result) }},
+	{name: "UCX", format: "%17s", of: func(s *Series) string {
+		if ucx := s.Beside(); ucx != nil {
+			return s.bestAndMedian(&ucx.Result)
+		}
+		return "-"
+	}},
+	bounded("of best", "%8s", "ratio.best", func(m Metric) string { return hundredths(m.Value) }),
+	{name: "of medians (95 %)", format: "%24s", of: func(s *Series) string {
+		m, of := s.mainRatio(), "all "
+		if i, ok := s.Metrics["ratio.interval"]; ok {
+			m.Low, m.High, of = i.Low, i.High, ""
+		}
+		return fmt.Sprintf("%.2f (%s%.2f to %.2f)", m.Value, of, m.Low, m.High)
+	}},
+	bounded("goal", "%6s", "goal.ratio", func(m Metric) string { return hundredths(m.Value) }),
+	metric("verdict", " %s", "goal.verdict", nil),
 }
 
 // verdicts is the table of all comparisons with perftest in a result: the best round and the median
 // of each program, and what became of the goals.
 func verdicts(all []*Series) string {
-	var b strings.Builder
-	compared := false
+	var rows []string
+	told := false
 	for _, s := range all {
-		compared = compared || s.Perftest != nil && (s.UCX != nil || s.Goal != nil)
+		if s.Kind == KindPerftest {
+			told = told || s.Beside() != nil || s.Has("goal.ratio")
+			rows = append(rows, line(verdictColumns, func(c column) string { return c.of(s) })+"\n")
+		}
 	}
-	if !compared {
+	if !told {
 		return ""
 	}
-	row := func(cells ...string) {
-		fmt.Fprintf(&b, "%-12s %6s %17s %17s %17s %8s %24s %6s  %s\n", cells[0], cells[1], cells[2], cells[3], cells[4], cells[5], cells[6], cells[7], cells[8])
-	}
-	fmt.Fprintf(&b, "\nbest round and median of rounds: p50 in us, throughputs in MB/s, rates in Mop/s; ratios are ours to perftest's, a goal is for the best rounds\n")
-	row("", "rounds", "ibconduit", "perftest", "UCX", "of best", "of medians (95 %)", "goal", "verdict")
-	for _, s := range all {
-		if s.Perftest == nil {
-			continue
-		}
-		ucx, goal, verdict := "-", "-", ""
-		if s.UCX != nil {
-			ucx = pairOf(&s.UCX.Result)
-		}
-		if s.Goal != nil {
-			goal, verdict = fmt.Sprintf("%.2f", s.Goal.Ratio), s.Goal.Verdict
-		}
-		row(s.Op+" "+s.sizeText(), fmt.Sprint(len(s.Perftest.Rounds)-s.Perftest.Discarded), pairOf(&s.Result), pairOf(&s.Perftest.Result), ucx,
-			fmt.Sprintf("%.2f", s.Ratio.Best), s.Ratio.medianText(), goal, verdict)
-	}
-	return b.String()
+	return "\nbest round and median of rounds: p50 in us, throughputs in MB/s, rates in Mop/s; ratios are ours to perftest's, a goal is for the best rounds\n" +
+		line(verdictColumns, func(c column) string { return c.name }) + "\n" + strings.Join(rows, "")
 }
 
-// pairOf is the best round and the median.
-func pairOf(r *Result) string {
+// bestAndMedian are the best round and the median of all.
+func (s *Series) bestAndMedian(r *Result) string {
 	if r.Unit != "ns" {
 		return mega(r.Max) + " / " + mega(r.Mean)
 	}
 	return micros(r.Min) + " / " + micros(r.P["50"])
-}
-
-// medianText is the median ratio with its interval, or with its range where there is none.
-func (r *Ratio) medianText() string {
-	m := cmp.Or(r.P50, r.Mean)
-	if len(r.Interval) == 2 {
-		return fmt.Sprintf("%.2f (%.2f to %.2f)", m.Median, r.Interval[0], r.Interval[1])
-	}
-	return fmt.Sprintf("%.2f (all %.2f to %.2f)", m.Median, m.Min, m.Max)
 }

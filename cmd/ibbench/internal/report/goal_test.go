@@ -33,11 +33,11 @@ func compared(unit string, ours, theirs float64, rounds int) *Series {
 	result := func(v float64) Result {
 		return Result{Unit: unit, Min: v, Max: v, Mean: v, P: map[string]float64{"50": v, "99": v}}
 	}
-	spread := &Spread{Median: ours / theirs, Min: ours / theirs, Max: ours / theirs}
+	ratio := Metric{Value: ours / theirs, Low: ours / theirs, High: ours / theirs}
 	return &Series{
 		Schema: Schema, Kind: KindPerftest, Op: plan.Put, Size: 8, Env: &Env{Fabric: "ibv"}, Plan: plan.Point{Kind: plan.Lat, Op: plan.Put, Depth: 1, Lanes: 1}, Result: result(ours),
-		Perftest: &Perftest{Tool: "ib_write_lat", Result: result(theirs), Rounds: make([]Round, rounds)},
-		Ratio:    &Ratio{P50: spread, Mean: spread, P99: spread, Best: ours / theirs, Interval: []float64{1.25, 1.75}},
+		Peers:   []*Peer{{Place: "perftest", Tool: "ib_write_lat", Result: result(theirs), Rounds: make([]Round, rounds)}},
+		Metrics: Metrics{"ratio.p50": ratio, "ratio.mean": ratio, "ratio.p99": ratio, "ratio.best": {Value: ours / theirs}, "ratio.interval": {Low: 1.25, High: 1.75}},
 	}
 }
 
@@ -51,19 +51,19 @@ func TestAGoalIsJudgedByTheBestRounds(t *testing.T) {
 		{"ns", 1500, 3, Reached}, {"ns", 1501, 3, Missed}, {"ns", 100, 2, Open}, {"B/s", 1500, 3, Reached}, {"B/s", 1499, 3, Missed},
 	} {
 		s := compared(c.unit, c.ours, 1000, c.rounds)
-		if (Goals{"put 8": 1.5}).Judge(s); s.Goal == nil || s.Goal.Verdict != c.want {
-			t.Errorf("%+v: got %+v", c, s.Goal)
+		if (Goals{"put 8": 1.5}).Judge(s); s.Text("goal.verdict") != c.want || s.Value("goal.ratio") != 1.5 {
+			t.Errorf("%+v: got %+v", c, s.Metrics)
 		}
 	}
 	s := compared("ns", 1, 1, 3)
-	if (Goals{"get 8": 1}).Judge(s); s.Goal != nil {
-		t.Errorf("a goal for another point: %+v", s.Goal)
+	if (Goals{"get 8": 1}).Judge(s); s.Has("goal.verdict") {
+		t.Errorf("a goal for another point: %+v", s.Metrics)
 	}
 }
 
 func TestTheTableOfVerdictsHasEachProgram(t *testing.T) {
 	s := compared("ns", 1500, 1000, 7)
-	s.UCX = &UCX{Result: Result{Unit: "ns", Min: 900, P: map[string]float64{"50": 1250}}, Ratio: &Spread{Median: 1.2}}
+	s.Peers = append(s.Peers, &Peer{Place: "ucx", Result: Result{Unit: "ns", Min: 900, P: map[string]float64{"50": 1250}}, Ratio: &Spread{Median: 1.2}})
 	Goals{"put 8": 1.35}.Judge(s)
 	var out bytes.Buffer
 	w, err := New("text", &out, []float64{50})

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/chart"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/internal/errtext"
 )
 
@@ -90,21 +91,15 @@ func NewPage(title string, all []*Series) *Page {
 // point is what the table says that tells the series of a section apart.
 func (s *Series) point() string {
 	p := s.Plan
-	name := fmt.Sprint(s.Op, p.Variant, s.Size, p.Depth, p.Lanes, p.Goroutines, p.Live, p.Regions)
-	if s.Cache != nil {
-		name += s.Cache.Side
-	}
-	if f := s.Flow; f != nil {
-		name += fmt.Sprintf(" %s %d", f.Arm, f.Limit)
-	}
-	return name
+	return fmt.Sprint(s.Op, p.Variant, s.Size, p.Depth, p.Lanes, p.Goroutines, p.Live, p.Regions,
+		s.Text("cache.side"), s.Text("flow.arm"), s.Value("flow.limit"))
 }
 
 // machine is the setting that a series' environment tells of.
 func (p *Page) machine(s *Series) *Machine {
 	e := s.Env
 	ranks := fmt.Sprintf("%d on %s, by %s", e.Ranks, errtext.Count(e.Hosts, "host"), e.Launcher)
-	if s.Join != nil { // each size has its own number
+	if s.Kind == plan.Join { // each size has its own number
 		ranks = fmt.Sprintf("on %s, by %s", errtext.Count(e.Hosts, "host"), e.Launcher)
 	}
 	facts := [][2]string{
@@ -133,112 +128,59 @@ func (p *Page) machine(s *Series) *Machine {
 	return m
 }
 
-// column is one of a section's table. It is left out where it says nothing, or the usual of all.
-type column struct {
-	name  string
-	of    func(*Series) string
-	usual string
-}
-
 func (x *Section) table() {
-	unit := func(v float64, s *Series) string {
-		if s.Result.Unit == "ns" {
-			return micros(v)
-		}
-		return mega(v)
+	cell := func(name string, of func(*Series) string) column { return column{name: name, of: of} }
+	shown := func(name string, of func(*Result) float64) column {
+		return cell(name, func(s *Series) string { return s.shown(of(&s.Result)) })
 	}
 	columns := []column{
-		{"kernel", func(s *Series) string {
-			if s.Cache == nil {
+		cell("kernel", func(s *Series) string {
+			if s.Kind != plan.Cache {
 				return ""
 			}
-			return strings.TrimSpace(s.Op+" "+s.Plan.Variant) + ", cache " + s.Cache.Side
-		}, ""},
-		{"memory of messages", func(s *Series) string {
-			if s.Flow == nil {
-				return ""
-			}
-			return s.Flow.Arm
-		}, ""},
-		{"limit, MiB", func(s *Series) string { return s.Flow.limit() }, ""},
-		{x.sizeUnit(), func(s *Series) string { return s.sizeText() }, "-"},
-		{"depth", func(s *Series) string { return fmt.Sprint(s.Plan.Depth) }, "1"},
-		{"lanes", func(s *Series) string { return fmt.Sprint(s.Plan.Lanes) }, "1"},
-		{"goroutines", func(s *Series) string { return fmt.Sprint(s.Plan.Goroutines) }, "0"},
-		{"chain", func(s *Series) string { return fmt.Sprint(max(s.Plan.Chain, 1)) }, "1"},
-		{"started a second", func(s *Series) string { return fmt.Sprint(s.Plan.PerSecond) }, "0"},
-		{"live", func(s *Series) string { return fmt.Sprint(s.Plan.Live) }, "0"},
-		{"regions", func(s *Series) string { return fmt.Sprint(s.Plan.Regions) }, "0"},
-		{"samples", func(s *Series) string { return fmt.Sprint(s.Result.Count) }, ""},
-		{"min", func(s *Series) string { return unit(s.Result.Min, s) }, ""},
+			return kernelNames.of(s) + ", cache " + s.Text("cache.side")
+		}),
+		arm, limit, sizeColumn.as(x.sizeUnit(), ""), depths, lanes, goroutines,
+		dimension("chain", "", func(p *plan.Point) int { return max(p.Chain, 1) }, "1"),
+		{"started a second", "", func(s *Series) string { return fmt.Sprint(s.Plan.PerSecond) }, "0"},
+		live, regions, samples, shown("min", least),
 	}
 	for _, p := range x.percentiles() {
-		columns = append(columns, column{"p" + p, func(s *Series) string {
-			if v, ok := s.Result.P[p]; ok {
-				return unit(v, s)
+		columns = append(columns, cell("p"+p, func(s *Series) string {
+			if _, ok := s.Result.P[p]; ok {
+				return s.shown(s.Result.P[p])
 			}
 			return ""
-		}, ""})
+		}))
 	}
-	columns = append(columns, []column{
-		{"max", func(s *Series) string { return unit(s.Result.Max, s) }, ""},
-		{"mean", func(s *Series) string { return unit(s.Result.Mean, s) }, ""},
-		{"launch", func(s *Series) string { return s.step(func(j *Join) float64 { return j.Launch }) }, ""},
-		{"bootstrap", func(s *Series) string { return s.step(func(j *Join) float64 { return j.Bootstrap }) }, ""},
-		{"join", func(s *Series) string { return s.step(func(j *Join) float64 { return j.Join }) }, ""},
-		{"barrier", func(s *Series) string { return s.step(func(j *Join) float64 { return j.Barrier }) }, ""},
-		{"unit", func(s *Series) string { return shownUnit(s.Result.Unit) }, ""},
-		{"peer", func(s *Series) string { return s.peer() }, ""},
-		{"peer's figure", func(s *Series) string {
-			if r := s.theirs(); r != nil {
-				return unit(judged(r), s)
-			}
-			return ""
-		}, ""},
-		{"ratio", func(s *Series) string {
+	columns = append(columns, shown("max", most), shown("mean", mean),
+		metric("launch", "", "join.launch", micros), metric("bootstrap", "", "join.bootstrap", micros),
+		metric("join", "", "join.join", micros), metric("barrier", "", "join.barrier", micros),
+		cell("unit", func(s *Series) string { return shownUnit(s.Result.Unit) }), cell("peer", (*Series).peer),
+		cell("peer's figure", func(s *Series) string { return s.judged(s.Peer()) }),
+		cell("ratio", func(s *Series) string {
 			if p, ok := s.ratio(); ok {
-				return fmt.Sprintf("%.3f", p.Y)
+				return thousandths(p.Y)
 			}
 			return ""
-		}, ""},
-		{"of it", func(s *Series) string {
+		}),
+		cell("of it", func(s *Series) string {
 			if p, ok := s.ratio(); ok && p.Low < p.High {
 				return fmt.Sprintf("%.2f to %.2f", p.Low, p.High)
 			}
 			return ""
-		}, ""},
-		{"UCX", func(s *Series) string {
-			if s.UCX == nil {
+		}),
+		cell("UCX", func(s *Series) string { return s.judged(s.Beside()) }),
+		column{name: "ratio of best rounds", of: metric("", "", "ratio.best", thousandths).of, usual: "0.000"},
+		cell("goal for it", func(s *Series) string {
+			if !s.Has("goal.ratio") {
 				return ""
 			}
-			return unit(judged(&s.UCX.Result), s)
-		}, ""},
-		{"ratio of best rounds", func(s *Series) string {
-			if s.Ratio == nil || s.Ratio.Best == 0 {
-				return ""
-			}
-			return fmt.Sprintf("%.3f", s.Ratio.Best)
-		}, ""},
-		{"goal for it", func(s *Series) string {
-			if s.Goal == nil {
-				return ""
-			}
-			return fmt.Sprintf("%.2f: %s", s.Goal.Ratio, s.Goal.Verdict)
-		}, ""},
-		{"major faults", func(s *Series) string {
-			if s.Flow == nil {
-				return ""
-			}
-			return fmt.Sprint(s.Flow.Faults)
-		}, "0"},
-		{"failed", func(s *Series) string {
-			if s.Flow == nil {
-				return ""
-			}
-			return s.Flow.Failed
-		}, ""},
-		{"errors", func(s *Series) string { return fmt.Sprint(s.Result.Errors) }, "0"},
-	}...)
+			return hundredths(s.Value("goal.ratio")) + ": " + s.Text("goal.verdict")
+		}),
+		column{name: "major faults", of: metric("", "", "flow.faults", plain).of, usual: "0"}, metric("failed", "", "flow.failed", nil),
+		column{"errors", "", func(s *Series) string { return fmt.Sprint(s.Result.Errors) }, "0"},
+	)
 	x.Rows = make([][]string, len(x.series))
 	for _, c := range columns {
 		cells, says := make([]string, len(x.series)), false
@@ -267,42 +209,24 @@ func (x *Section) percentiles() (all []string) {
 	return slices.Compact(all)
 }
 
-func shownUnit(unit string) string {
-	switch unit {
-	case "ns":
-		return "us"
-	case "B/s":
-		return "MB/s"
-	}
-	return "Mop/s"
-}
-
-// judged is the figure that a series is judged by: the median of a latency, a throughput's mean.
-func judged(r *Result) float64 {
-	if r.Unit == "ns" {
-		return cmp.Or(r.P["50"], r.Mean)
-	}
-	return r.Mean
-}
-
-// theirs are the figures of the peer that a series is compared with.
-func (s *Series) theirs() *Result {
+// judged is the figure that a peer is judged by, the median of a latency, a throughput's mean; ""
+// where there is no peer.
+func (s *Series) judged(p *Peer) string {
 	switch {
-	case s.Perftest != nil:
-		return &s.Perftest.Result
-	case s.MPI != nil:
-		return &s.MPI.Result
+	case p == nil:
+		return ""
+	case s.Result.Unit == "ns":
+		return micros(cmp.Or(p.Result.P["50"], p.Result.Mean))
 	}
-	return nil
+	return mega(p.Result.Mean)
 }
 
+// peer names what a point is compared with.
 func (s *Series) peer() string {
-	switch {
-	case s.Perftest != nil:
-		return s.Perftest.Tool
-	case s.MPI != nil:
-		return "Open MPI"
-	case s.Cache != nil && !s.Cache.Base:
+	switch p := s.Peer(); {
+	case p != nil:
+		return cmp.Or(p.Tool, p.name())
+	case s.Kind == plan.Cache && s.Value("cache.base") == 0:
 		return "the first side"
 	}
 	return ""
@@ -310,23 +234,17 @@ func (s *Series) peer() string {
 
 // ratio to the peer, with its range, or with an interval of 95 % where there is one.
 func (s *Series) ratio() (p chart.Point, ok bool) {
-	p.X = float64(s.Size)
-	switch {
-	case s.Ratio != nil:
-		r := cmp.Or(s.Ratio.P50, s.Ratio.Mean)
-		p.Y, p.Low, p.High = r.Median, r.Min, r.Max
-		if s.MPI != nil && len(s.MPI.Interval) == 2 {
-			p.Low, p.High = s.MPI.Interval[0], s.MPI.Interval[1]
+	m, ok := s.Metrics["cache.ratio"]
+	if peer := s.Peer(); peer != nil {
+		m, ok = s.mainRatio(), true
+		if i, has := s.Metrics["ratio.interval"]; has {
+			m.Low, m.High = i.Low, i.High
 		}
-		if len(s.Ratio.Interval) == 2 {
-			p.Low, p.High = s.Ratio.Interval[0], s.Ratio.Interval[1]
+		if len(peer.Interval) == 2 {
+			m.Low, m.High = peer.Interval[0], peer.Interval[1]
 		}
-	case s.Cache != nil && s.Cache.Ratio != nil:
-		p.Y, p.Low, p.High = s.Cache.Ratio.Median, s.Cache.Ratio.Low, s.Cache.Ratio.High
-	default:
-		return p, false
 	}
-	return p, true
+	return chart.Point{X: float64(s.Size), Y: m.Value, Low: m.Low, High: m.High}, ok
 }
 
 // SVG is for the template.

@@ -45,13 +45,7 @@ func Combine(rounds []*Series) *Series {
 	for p := range m.P {
 		m.P[p] = round(of(func(s *Series) float64 { return s.Result.P[p] }))
 	}
-	if s.AM != nil && s.AM.AllocsPerOp != nil {
-		allocs := Round3(of(func(s *Series) float64 { return *s.AM.AllocsPerOp }))
-		s.AM.AllocsPerOp = &allocs
-	}
-	if s.Heap != nil {
-		s.Heap = mergeHeaps(of, rounds)
-	}
+	s.combine(rounds)
 	var hists []*stats.Hist
 	for i, r := range rounds {
 		if i > 0 {
@@ -60,9 +54,6 @@ func Combine(rounds []*Series) *Series {
 			m.Bytes += r.Result.Bytes
 			m.ElapsedNS += r.Result.ElapsedNS
 			m.Min, m.Max = min(m.Min, r.Result.Min), max(m.Max, r.Result.Max)
-			if s.AM != nil && r.AM != nil {
-				s.AM.Add(r.AM)
-			}
 			s.Notes = append(s.Notes, r.Notes...)
 		}
 		hists = append(hists, r.Hist)

@@ -4,20 +4,22 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 )
 
 func TestRoundsOfAPointBecomeOneSeries(t *testing.T) {
 	var rounds []*Series
 	for i, p50 := range []float64{30, 10, 20} {
-		rounds = append(rounds, &Series{AM: &AM{Sent: 5}, Notes: []string{"same"}, Intervals: make([]Interval, 2), Result: Result{
+		rounds = append(rounds, &Series{Metrics: Metrics{"am.sent": {Value: 5}}, Notes: []string{"same"}, Intervals: make([]Interval, 2), Result: Result{
 			Unit: "ns", Count: 100, Errors: int64(i), Min: p50 / 2, Max: p50 * 2, Mean: p50 + 1, P: map[string]float64{"50": p50, "99": p50 + 5}},
 			Hist: &stats.Hist{Type: stats.HistType, Unit: "ns", Buckets: []stats.Bucket{{int64(p50), int64(p50), 60}, {99, 99, 40}}}})
 	}
 	s := Merge(rounds)
 	r := s.Result
-	if r.P["50"] != 20 || r.P["99"] != 25 || r.Mean != 21 || r.Min != 5 || r.Max != 60 || r.Count != 300 || r.Errors != 3 || s.AM.Sent != 15 {
-		t.Errorf("%+v, %+v", r, s.AM)
+	if r.P["50"] != 20 || r.P["99"] != 25 || r.Mean != 21 || r.Min != 5 || r.Max != 60 || r.Count != 300 || r.Errors != 3 || s.Value("am.sent") != 15 {
+		t.Errorf("%+v, %+v", r, s.Metrics)
 	}
 	if want := []stats.Bucket{{10, 10, 60}, {20, 20, 60}, {30, 30, 60}, {99, 99, 120}}; !slices.Equal(s.Hist.Buckets, want) {
 		t.Errorf("histogram %v", s.Hist.Buckets)
@@ -44,15 +46,19 @@ func TestMediansOfEvenRoundsAreRounded(t *testing.T) {
 	}
 }
 
+func heap(allocs, blocks, inUse, free, largest, fragmentation, meta, requests float64) Metrics {
+	return Metrics{"am.allocs_per_op": {Value: allocs}, "heap.blocks": {Value: blocks}, "heap.in_use": {Value: inUse}, "heap.free": {Value: free},
+		"heap.largest_free": {Value: largest}, "heap.fragmentation": {Value: fragmentation}, "heap.meta": {Value: meta}, "heap.requests": {Value: requests}}
+}
+
 func TestARoundsOwnFiguresAreOfAllRounds(t *testing.T) {
 	var rounds []*Series
 	for i, allocs := range []float64{0, 2, 1} {
-		n := int64(i + 1)
-		rounds = append(rounds, &Series{AM: &AM{AllocsPerOp: &allocs},
-			Heap: &Heap{Blocks: 10 * n, InUse: n, Free: 8 - n, LargestFree: n, Fragmentation: float64(n), Meta: 0.5, Requests: n}})
+		n := float64(i + 1)
+		rounds = append(rounds, &Series{Metrics: heap(allocs, 10*n, n, 8-n, n, n, 0.5, n)})
 	}
 	s := Merge(rounds)
-	if want := (Heap{Blocks: 20, InUse: 2, Free: 6, LargestFree: 2, Fragmentation: 2, Meta: 0.5, Requests: 6}); *s.Heap != want || *s.AM.AllocsPerOp != 1 {
-		t.Errorf("%+v, %v allocations", s.Heap, *s.AM.AllocsPerOp)
+	if d := cmp.Diff(heap(1, 20, 2, 6, 2, 2, 0.5, 6), s.Metrics); d != "" {
+		t.Error(d)
 	}
 }

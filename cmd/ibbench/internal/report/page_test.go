@@ -36,9 +36,9 @@ func pageSeries() (all []*Series) {
 	}
 	for _, size := range []int64{8, 1024} {
 		all = append(all, &Series{Kind: KindPerftest, Op: plan.Put, Size: size, Definition: plan.DefHalf, Env: env, Plan: plan.Point{Kind: plan.Lat, Op: plan.Put, Depth: 1, Lanes: 1},
-			Result:   Result{Unit: "ns", Mean: 1300, P: map[string]float64{"50": 1250}},
-			Perftest: &Perftest{Tool: "ib_write_lat", Version: "4.5", Result: Result{Unit: "ns", Mean: 1100, P: map[string]float64{"50": 1000}}, Rounds: []Round{{}}},
-			Ratio:    &Ratio{P50: &Spread{1.25, 1.1, 1.4}, Mean: &Spread{1.2, 1.1, 1.3}, P99: &Spread{1, 1, 1}}})
+			Result:  Result{Unit: "ns", Mean: 1300, P: map[string]float64{"50": 1250}},
+			Peers:   []*Peer{{Place: "perftest", Tool: "ib_write_lat", Version: "4.5", Result: Result{Unit: "ns", Mean: 1100, P: map[string]float64{"50": 1000}}, Rounds: []Round{{}}}},
+			Metrics: Metrics{"ratio.p50": {1.25, 1.1, 1.4, ""}, "ratio.mean": {1.2, 1.1, 1.3, ""}, "ratio.p99": {1, 1, 1, ""}}})
 	}
 	return append(all, pairsSeries(8))
 }
@@ -60,7 +60,7 @@ func pairsSeries(ranks int) *Series {
 	m.Analyse(2)
 	env := &Env{Fabric: "ibv", From: "a rank 0", To: "b rank 1", Ranks: ranks, Hosts: ranks}
 	return &Series{Schema: Schema, Kind: plan.Pairs, Op: plan.Get, Size: 8, Definition: plan.DefOp, Env: env, Plan: plan.Point{Kind: plan.Pairs, Op: plan.Get, Depth: 1, Lanes: 1, Factor: 2},
-		Result: Result{Unit: "ns", Count: 100, Min: 2000, Max: 22000, Mean: 2800, P: map[string]float64{"50": 2000}}, Pairs: m}
+		Result: Result{Unit: "ns", Count: 100, Min: 2000, Max: 22000, Mean: 2800, P: map[string]float64{"50": 2000}}, Raw: m}
 }
 
 func written(t *testing.T) string {
@@ -101,10 +101,10 @@ func TestDamagedResultsAreRefused(t *testing.T) {
 	}
 	for name, damage := range map[string]func(all []*Series){
 		"":           func([]*Series) {},
-		"no ratio":   func(all []*Series) { of(all, KindPerftest).Ratio = new(Ratio) },
-		"no peer":    func(all []*Series) { of(all, KindPerftest).Perftest = nil },
-		"no values":  func(all []*Series) { of(all, plan.Pairs).Pairs.Values = nil },
-		"a row less": func(all []*Series) { p := of(all, plan.Pairs).Pairs; p.Networks = p.Networks[1:] },
+		"no ratio":   func(all []*Series) { of(all, KindPerftest).Metrics = nil },
+		"no peer":    func(all []*Series) { of(all, KindPerftest).Peers = nil },
+		"no values":  func(all []*Series) { of(all, plan.Pairs).Pairs().Values = nil },
+		"a row less": func(all []*Series) { p := of(all, plan.Pairs).Pairs(); p.Networks = p.Networks[1:] },
 	} {
 		all := pageSeries()
 		for _, s := range all {
@@ -180,8 +180,8 @@ func TestALineHasOnePointOfASize(t *testing.T) {
 			s.Kind, s.Op, s.Result.Unit = plan.Rate, plan.AM, "op/s"
 			s.Plan = plan.Point{Kind: plan.Rate, Op: plan.AM, Depth: 64, Lanes: 2, Goroutines: n}
 		}),
-		"regions": of(0, func(s *Series, n int) { s.Kind, s.Op, s.Plan.Regions, s.MR = plan.MR, plan.Hit, n, &MR{Hit: new(Hit)} }),
-		"live":    of(0, func(s *Series, n int) { s.Kind, s.Op, s.Plan.Live, s.Heap = plan.Heap, plan.HeapLocal, n, new(Heap) }),
+		"regions": of(0, func(s *Series, n int) { s.Kind, s.Op, s.Plan.Regions = plan.MR, plan.Hit, n }),
+		"live":    of(0, func(s *Series, n int) { s.Kind, s.Op, s.Plan.Live = plan.Heap, plan.HeapLocal, n }),
 	} {
 		for _, p := range NewPage("", all).Sections[0].Pictures {
 			seen := make(map[string]bool)

@@ -15,27 +15,19 @@ const mostColumns = 16
 // levels of a heat map as characters.
 const levels = ".-+#@"
 
-func pairsHeader(s *Series) string {
-	e, what := s.Env, "latency of a get"
+func pairsTitle(s *Series) string {
+	what := "latency of a get"
 	if s.Result.Unit != "ns" {
 		what = "bandwidth of puts"
 	}
-	parts := []string{fmt.Sprintf("%s: %s of %s bytes", s.Kind, what, s.sizeText()), "fabric " + e.Fabric}
-	if d := e.Device; d != nil {
-		name := fmt.Sprintf("%s port %d", d.Name, d.Port)
-		if d.Software {
-			name += " (software)"
-		}
-		parts = append(parts, name)
-	}
-	return strings.Join(append(parts, fmt.Sprintf("%d ranks, hosts: %d", e.Ranks, e.Hosts), "from the rank of a row to that of a column, "+shownUnit(s.Result.Unit)), ", ")
+	return fmt.Sprintf("%s: %s of %s bytes", s.Kind, what, s.sizeText())
 }
 
-// pairsColumns and pairsRows must agree.
-func pairsColumns(s *Series) string {
+// pairsHeads and pairsRows must agree.
+func pairsHeads(m *pairs.Matrix) string {
 	line := fmt.Sprintf("%-20s", "rank (host)")
-	for r := range s.Pairs.Ranks {
-		if len(s.Pairs.Ranks) > mostColumns {
+	for r := range m.Ranks {
+		if len(m.Ranks) > mostColumns {
 			line += strconv.Itoa(r % 10)
 			continue
 		}
@@ -45,7 +37,7 @@ func pairsColumns(s *Series) string {
 }
 
 func pairsRows(s *Series) string {
-	m := s.Pairs
+	m := s.Pairs()
 	level := m.Level()
 	var lines []string
 	for i, r := range m.Ranks {
@@ -72,14 +64,11 @@ func pairsRows(s *Series) string {
 
 // cell is the figure of a pair.
 func cell(s *Series, i, j int) string {
-	switch v := s.Pairs.Values[i][j]; {
-	case i == j || v == 0:
+	v := s.Pairs().Values[i][j]
+	if i == j || v == 0 {
 		return ""
-	case s.Result.Unit == "ns":
-		return micros(v)
-	default:
-		return mega(v)
 	}
+	return s.shown(v)
 }
 
 // findings prints what stands out.
@@ -98,12 +87,13 @@ func (t *text) findings() {
 func findings(all []*Series) (lines []string) {
 	seen := make(map[string]bool)
 	for _, s := range all {
-		if s.Pairs == nil {
+		m := s.Pairs()
+		if m == nil {
 			continue
 		}
 		what := map[bool]string{true: "latency", false: "bandwidth"}[s.Result.Unit == "ns"]
 		found := 0
-		for _, f := range s.Pairs.Findings {
+		for _, f := range m.Findings {
 			line := what + ": " + f.Text
 			if f.Kind == pairs.Setting {
 				line = f.Text
@@ -116,35 +106,10 @@ func findings(all []*Series) (lines []string) {
 			}
 		}
 		if found == 0 {
-			lines = append(lines, fmt.Sprintf("%s: no pair stands out by a factor of %g", what, s.Pairs.Factor))
+			lines = append(lines, fmt.Sprintf("%s: no pair stands out by a factor of %g", what, m.Factor))
 		}
 	}
 	return lines
-}
-
-// pairs writes a line for each pair.
-func (t *table) pairs(s *Series) error {
-	if !t.begun {
-		t.begun = true
-		if err := t.w.Write([]string{"kind", "op", "size", "from", "to", "from_host", "to_host", "network", "unit", "value"}); err != nil {
-			return err
-		}
-	}
-	m := s.Pairs
-	for i := range m.Ranks {
-		for j := range m.Ranks {
-			if i == j {
-				continue
-			}
-			err := t.w.Write([]string{s.Kind, s.Op, strconv.FormatInt(s.Size, 10), strconv.Itoa(i), strconv.Itoa(j), m.Ranks[i].Host, m.Ranks[j].Host,
-				m.Networks[i][j], m.Unit, plain(m.Values[i][j])})
-			if err != nil {
-				return err
-			}
-		}
-	}
-	t.w.Flush()
-	return t.w.Error()
 }
 
 // Matrix is a table whose rows have names.
@@ -157,33 +122,32 @@ type Matrix struct {
 // pairs adds what a section has of pairs: findings, heat maps, and the figures where they fit.
 func (x *Section) pairs() {
 	for i, s := range x.series {
-		if s.Pairs == nil {
+		m := s.Pairs()
+		if m == nil {
 			continue
 		}
 		x.Findings = append(x.Findings, findings([]*Series{s})...)
 		x.Pictures = append(x.Pictures, Picture{fmt.Sprintf("%s-pairs%d", x.ID, i+1), heat(s)})
-		if len(s.Pairs.Ranks) > 2*mostColumns {
+		if len(m.Ranks) > 2*mostColumns {
 			continue
 		}
 		x.Caption = "Over the pairs"
-		m := &Matrix{Caption: "Each pair, " + shownUnit(s.Result.Unit), Columns: []string{"from"}}
-		for r := range s.Pairs.Ranks {
-			m.Columns = append(m.Columns, fmt.Sprintf("to %d", r))
-		}
-		for r, of := range s.Pairs.Ranks {
+		table := &Matrix{Caption: "Each pair, " + shownUnit(s.Result.Unit), Columns: []string{"from"}}
+		for r, of := range m.Ranks {
+			table.Columns = append(table.Columns, fmt.Sprintf("to %d", r))
 			row := []string{fmt.Sprintf("%d (%s)", r, of.Host)}
-			for p := range s.Pairs.Ranks {
+			for p := range m.Ranks {
 				row = append(row, cell(s, r, p))
 			}
-			m.Rows = append(m.Rows, row)
+			table.Rows = append(table.Rows, row)
 		}
-		x.Matrices = append(x.Matrices, m)
+		x.Matrices = append(x.Matrices, table)
 	}
 }
 
 // heat draws the pairs by how much worse than typical they are.
 func heat(s *Series) *chart.Heat {
-	m := s.Pairs
+	m := s.Pairs()
 	level := m.Level()
 	h := &chart.Heat{Title: strings.TrimSuffix(header(s), ", "+shownUnit(s.Result.Unit)), Rows: "from rank", Columns: "to rank", Legend: "times worse than typical"}
 	for k := range pairs.Levels {

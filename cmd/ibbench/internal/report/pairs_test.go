@@ -11,8 +11,13 @@ import (
 // format writes series in a format.
 func format(t *testing.T, name string, all ...*Series) string {
 	t.Helper()
+	return formatOf(t, name, []float64{50}, all...)
+}
+
+func formatOf(t *testing.T, name string, pct []float64, all ...*Series) string {
+	t.Helper()
 	var b bytes.Buffer
-	w, err := New(name, &b, []float64{50})
+	w, err := New(name, &b, pct)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +47,7 @@ func TestPairsAreAMatrixWithWhatStandsOut(t *testing.T) {
 		t.Errorf("no finding in\n%s", got)
 	}
 	quiet := pairsSeries(8)
-	quiet.Pairs.Findings = nil
+	quiet.Pairs().Findings = nil
 	if got := format(t, "text", quiet); !strings.Contains(got, "\nlatency: no pair stands out by a factor of 2\n") {
 		t.Errorf("nothing said in\n%s", got)
 	}

@@ -23,14 +23,13 @@ func (x *Section) draw() {
 		}
 	}
 	first := x.series[0]
-	if first.Pairs != nil {
-		return // it draws itself
-	}
-	name := strings.TrimSpace(first.Kind + " " + opName(first))
-	if first.Cache != nil {
-		return // kernels of different sizes have no common axis: the table has their ratios
-	}
-	if first.Flow != nil {
+	name := strings.TrimSpace(first.Kind + " " + first.Plan.OpName())
+	switch first.Kind {
+	case plan.Pairs: // it draws itself
+		return
+	case plan.Cache: // kernels of different sizes have no common axis: the table has their ratios
+		return
+	case plan.Flow:
 		x.flow()
 		return
 	}
@@ -58,11 +57,11 @@ func (x *Section) draw() {
 
 // sizeUnit heads the column of sizes.
 func (x *Section) sizeUnit() string {
-	switch first := x.series[0]; {
-	case first.Join != nil:
+	switch first := x.series[0]; first.Kind {
+	case plan.Join:
 		return "ranks"
-	case first.Flow != nil:
-		return first.Flow.Counts
+	case plan.Flow:
+		return first.Text("flow.counts")
 	}
 	return "size"
 }
@@ -90,7 +89,7 @@ func (x *Section) besides(s *Series) string {
 // latency against size: the median and a high percentile, and the peer's median.
 func (x *Section) latency(name string) *chart.Chart {
 	c := &chart.Chart{Title: name + ": latency", X: "bytes", Y: "us", LogX: true, LogY: true, Binary: true}
-	if x.series[0].Join != nil {
+	if x.series[0].Kind == plan.Join {
 		c.Title, c.X, c.Binary = name+": time to start", "ranks", false
 	}
 	lines := make(map[string]*chart.Line)
@@ -109,11 +108,11 @@ func (x *Section) latency(name string) *chart.Chart {
 	for _, s := range x.series {
 		put("p50"+x.besides(s), s, &s.Result, "50")
 		put("p99"+x.besides(s), s, &s.Result, "99")
-		if r := s.theirs(); r != nil {
-			put(s.peer()+" p50", s, r, "50")
+		if p := s.Peer(); p != nil {
+			put(s.peer()+" p50", s, &p.Result, "50")
 		}
-		if s.UCX != nil {
-			put("UCX p50", s, &s.UCX.Result, "50")
+		if p := s.Beside(); p != nil {
+			put("UCX p50", s, &p.Result, "50")
 		}
 	}
 	for _, n := range order {
@@ -212,8 +211,8 @@ func (x *Section) throughput(name string) *chart.Chart {
 	}
 	for _, s := range x.series {
 		put(rest(s), s, s.Result.Mean)
-		if r := s.theirs(); r != nil {
-			put(s.peer(), s, r.Mean)
+		if p := s.Peer(); p != nil {
+			put(s.peer(), s, p.Result.Mean)
 		}
 	}
 	for _, l := range c.Lines {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 )
 
 // Read returns the series of a file that Create has written as .json or .ndjson.
@@ -52,6 +54,11 @@ func Read(path string) ([]*Series, error) {
 	return all, nil
 }
 
+// needed is the metric that a kind's tables cannot do without.
+var needed = map[string]string{
+	plan.MR: "mr.registrar", plan.Heap: "heap.blocks", plan.Join: "join.launch", plan.Cache: "cache.side", plan.Flow: "flow.arm", KindPerftest: "ratio.mean",
+}
+
 // damage tells of a result that lacks what its kind has, which nothing here looks for.
 func (s *Series) damage() (err error) {
 	defer func() {
@@ -59,6 +66,12 @@ func (s *Series) damage() (err error) {
 			err = fmt.Errorf("it cannot be drawn: %v", r)
 		}
 	}()
+	if name := needed[s.Kind]; name != "" && !s.Has(name) {
+		return fmt.Errorf("it lacks %s", name)
+	}
+	if s.Kind == KindPerftest && (s.Peer() == nil || s.Peer().Place != "perftest") {
+		return errors.New("it lacks perftest")
+	}
 	for _, x := range NewPage("", []*Series{s}).Sections {
 		for _, p := range x.Pictures {
 			_ = p.Chart.SVG()

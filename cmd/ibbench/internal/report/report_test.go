@@ -82,31 +82,37 @@ func throughput() []*Series {
 func peers() []*Series {
 	s := latency("ibv", plan.Put, 8, 1, 20)
 	s.Kind, s.Hist, s.Intervals = KindPerftest, nil, nil
-	s.Perftest = &Perftest{
-		Tool: "ib_write_lat", Version: "6.06", Args: []string{"-F", "-s", "8"}, Settings: map[string]string{"TX depth": "1"},
+	p := &Peer{
+		Place: "perftest", Tool: "ib_write_lat", Version: "6.06", Args: []string{"-F", "-s", "8"}, Settings: map[string]string{"TX depth": "1"},
 		Result:    Result{Unit: "ns", Count: 1000, Min: 9000, Max: 11000, Mean: 12000, P: map[string]float64{"50": 10000, "99": 90000}},
 		Rounds:    []Round{{Ours: Figures{11000, 13000, 19000}, Theirs: Figures{10000, 12000, 90000}}, {Ours: Figures{1, 1, 1}, Theirs: Figures{99000, 99000, 99000}, Discarded: true}},
 		Discarded: 1,
 	}
-	s.Ratio = &Ratio{P50: &Spread{1.1, 1.05, 1.2}, Mean: &Spread{1.083, 1, 1.2}, P99: &Spread{0.211, 0.2, 0.3}}
+	s.Peers = []*Peer{p}
+	s.Metrics = Metrics{"ratio.p50": {1.1, 1.05, 1.2, ""}, "ratio.mean": {1.083, 1, 1.2, ""}, "ratio.p99": {0.211, 0.2, 0.3, ""}}
 	s.Check([]plan.Assertion{must(plan.ParseAssertion("p50<1.15x", plan.PeerKind(plan.Lat)))})
 	b := throughput()[0]
 	b.Kind, b.Intervals, b.Asserts = KindPerftest, nil, nil
-	b.Perftest = &Perftest{
-		Tool: "ib_read_bw", Version: "6.06", Settings: map[string]string{"TX depth": "128"}, Result: Result{Unit: "B/s", Count: 1000, Mean: 50e6, P: map[string]float64{}},
+	b.Peers = []*Peer{{
+		Place: "perftest", Tool: "ib_read_bw", Version: "6.06", Settings: map[string]string{"TX depth": "128"}, Result: Result{Unit: "B/s", Count: 1000, Mean: 50e6, P: map[string]float64{}},
 		Rounds: []Round{{Ours: Figures{Mean: 45e6}, Theirs: Figures{Mean: 50e6}}},
-	}
-	b.Ratio = &Ratio{Mean: &Spread{0.9, 0.9, 0.9}}
+	}}
+	b.Metrics = Metrics{"ratio.mean": {0.9, 0.9, 0.9, ""}}
 	return []*Series{s, b}
 }
 
 // messages are round trips, posts of several goroutines on several lanes, and round trips beside
 // perftest's.
 func messages() (all []*Series) {
-	allocs := 0.0
 	short, medium := latency("shm", plan.AM, 0, 1, 2), latency("shm", plan.AM, 4096, 1, 4)
 	for _, s := range []*Series{short, medium} {
-		s.AM = &AM{Sent: 1001, Handled: 1001, AllocsPerOp: &allocs}
+		for _, d := range declared {
+			if strings.HasPrefix(d.name, "am.") {
+				s.Set(d.name, 0)
+			}
+		}
+		s.Set("am.sent", 1001)
+		s.Set("am.handled", 1001)
 		s.Check([]plan.Assertion{must(plan.ParseAssertion("p50<1s", plan.Lat))})
 		all = append(all, s)
 	}
@@ -122,7 +128,7 @@ func messages() (all []*Series) {
 	bw.Op, bw.Size, bw.Plan.Op, bw.Plan.Size, bw.Plan.Goroutines, bw.Asserts = plan.AM, 4096, plan.AM, 4096, 2, nil
 	p := peers()[0]
 	p.Op, p.Size, p.Plan.Op, p.Plan.Size = plan.AM, 0, plan.AM, 0
-	p.Definition, p.Perftest.Tool, p.Perftest.Times = p.Plan.Definition(), "ib_send_lat", 2
+	p.Definition, p.Peer().Tool, p.Peer().Times = p.Plan.Definition(), "ib_send_lat", 2
 	return append(all, bw, p)
 }
 
@@ -136,19 +142,27 @@ func registrations(op string) (all []*Series) {
 		s.Kind, s.Intervals, s.Env.To, s.Env.Ranks, s.Env.Hosts = plan.MR, nil, s.Env.From, 1, 1
 		s.Plan = plan.Point{Kind: plan.MR, Op: op, Size: 4096, Duration: time.Second, Depth: 1, Lanes: 1, Chain: 1}
 		s.Definition = s.Plan.Definition()
-		s.MR = &MR{Registrar: []string{"rxe0", Fake}[i]}
+		s.SetText("mr.registrar", []string{"rxe0", Fake}[i])
 		switch op {
 		case plan.Reg:
-			s.MR.Reg = &Reg{Register: Figures{40000, 41000, 90000}, Deregister: Figures{17000, 18000, 30000}, Copy: Figures{1300.5, 1400, 2000}, HitNS: 27.5}
+			s.SetFigures("mr.reg.register", Figures{40000, 41000, 90000})
+			s.SetFigures("mr.reg.deregister", Figures{17000, 18000, 30000})
+			s.SetFigures("mr.reg.copy", Figures{1300.5, 1400, 2000})
+			s.Set("mr.reg.hit_ns", 27.5)
 			s.Notes = []string{"crossover: somewhere"}
 		case plan.Hit:
 			s.Plan.Regions = 16
-			s.MR.Hit = &Hit{Percent: 99.95, AllocsPerOp: 0.001}
+			s.Set("mr.hit.percent", 99.95)
+			s.Set("mr.hit.allocs_per_op", 0.001)
 		case plan.Churn:
 			s.Plan.Regions, s.Plan.Cycles = 1000*i, 40000
-			s.MR.Churn = &Churn{
-				Raw: Figures{180.5, 190, 400}, Overhead: Spread{60, -1.5, 75}, Cycle: Figures{2100, 2200, 5000}, RawCycle: Figures{2000, 2100, 4900}, Ratio: Spread{1.05, 0.98, 1.2},
-				RSSGrowth: 64 << 10, HeapGrowth: 4096, DeadMax: 1000 * i, Misses: 40000 * int64(i),
+			s.SetFigures("mr.churn.raw", Figures{180.5, 190, 400})
+			s.SetSpread("mr.churn.overhead_ns", &Spread{60, -1.5, 75})
+			s.SetFigures("mr.churn.cycle", Figures{2100, 2200, 5000})
+			s.SetFigures("mr.churn.raw_cycle", Figures{2000, 2100, 4900})
+			s.SetSpread("mr.churn.ratio", &Spread{1.05, 0.98, 1.2})
+			for name, v := range map[string]int{"rss_growth": 64 << 10, "heap_growth": 4096, "dead_max": 1000 * i, "misses": 40000 * i, "uncached": 0, "stale": 0} {
+				s.Set("mr.churn."+name, float64(v))
 			}
 		}
 		s.Check([]plan.Assertion{must(plan.ParseAssertion(assert, plan.MRKind(op)))})
@@ -165,10 +179,17 @@ func kernels() (all []*Series) {
 		s.Kind, s.Intervals = plan.Cache, nil
 		s.Plan = plan.Point{Kind: plan.Cache, Op: "ptrans", Size: 1024, Variant: "naive", Rounds: 21, Sides: "off,on", CacheSizes: plan.CacheSizes{Pages: 256}, Depth: 1, Lanes: 1, Chain: 1}
 		s.Definition = s.Plan.Definition()
-		s.Cache = &Cache{Side: side, Base: i == 0, Messages: int64(1 << (20 - 3*i)), Requests: int64(1 << (20 - 3*i)), Bytes: 8 << 20, Time: &Estimate{40e6 / float64(1+7*i), 39e6 / float64(1+7*i), 42e6 / float64(1+7*i)}}
+		by := float64(1 + 7*i)
+		s.Metrics = Metrics{"cache.side": {Text: side}, "cache.messages": {Value: float64(int(1 << (20 - 3*i)))}, "cache.requests": {Value: float64(int(1 << (20 - 3*i)))},
+			"cache.bytes": {Value: 8 << 20}, "cache.time": {40e6 / by, 39e6 / by, 42e6 / by, ""}}
+		if i == 0 {
+			s.Set("cache.base", 1)
+		}
 		if i > 0 {
-			s.Cache.Hits, s.Cache.Misses, s.Cache.Prefetched, s.Cache.Unused, s.Cache.Fetched, s.Cache.Used = 917504, 131072, 1000, 25, 8<<20, 7<<20
-			s.Cache.Ratio, s.Cache.MessagesRatio, s.Cache.BytesRatio = &Estimate{8.1, 7.5, 8.25}, 0.125, 1
+			for name, v := range map[string]float64{"hits": 917504, "misses": 131072, "prefetched": 1000, "unused": 25, "fetched": 8 << 20, "used": 7 << 20, "messages_ratio": 0.125, "bytes_ratio": 1} {
+				s.Set("cache."+name, v)
+			}
+			s.put("cache.ratio", Metric{8.1, 7.5, 8.25, ""})
 			s.Result.Errors = 1
 			s.Notes = []string{"ERRORS: with the cache on bench: ptrans: rank 1: wrong result: C[1,2] is 3, want 4"}
 		}
@@ -187,7 +208,7 @@ func trade() (all []*Series) {
 		s.Result.Count = int64(i)
 		all = append(all, s)
 	}
-	all[5].Sizes = Trade(all)
+	all[5].Raw = Trade(all)
 	return all
 }
 
@@ -201,10 +222,10 @@ func collectives() []*Series {
 	}
 	a.Check([]plan.Assertion{must(plan.ParseAssertion("p50<1us", plan.Coll))})
 	b.Hist = nil
-	b.MPI = &MPI{Version: "4.1.4", Args: []string{"-n", "2"}, Interval: []float64{0.91, 1.04},
+	b.Peers = []*Peer{{Place: "mpi", Version: "4.1.4", Args: []string{"-n", "2"}, Interval: []float64{0.91, 1.04},
 		Result: Result{Unit: "ns", Count: 420, OpsPerSample: 10, Min: 9000, Max: 30000, Mean: 21000, P: map[string]float64{"50": 20000, "99": 29000}},
-		Rounds: []Round{{Ours: Figures{20500, 21000, 30000}, Theirs: Figures{20000, 21000, 29000}}}}
-	b.Ratio = &Ratio{P50: &Spread{1.025, 0.8, 1.3}, Mean: &Spread{1, 0.9, 1.2}, P99: &Spread{1.03, 0.5, 2}}
+		Rounds: []Round{{Ours: Figures{20500, 21000, 30000}, Theirs: Figures{20000, 21000, 29000}}}}}
+	b.Metrics = Metrics{"ratio.p50": {1.025, 0.8, 1.3, ""}, "ratio.mean": {1, 0.9, 1.2, ""}, "ratio.p99": {1.03, 0.5, 2, ""}}
 	b.Check([]plan.Assertion{must(plan.ParseAssertion("p50<=1x", plan.PeerKind(plan.Coll)))})
 	return []*Series{a, b}
 }
@@ -375,7 +396,7 @@ func (broken) Write([]byte) (int, error) { return 0, os.ErrClosed }
 func TestAnAssertedFigureDiffersFromItsBound(t *testing.T) {
 	s := &Series{Result: Result{Unit: "ns"}}
 	for v, want := range map[float64]string{12345: "12.35 us", 12341: "12.34 us, 12341 beside 12340", 12340: "12.34 us"} {
-		if got := s.asserted(Assert{Text: "p50<12.34us", Value: v, Bound: 12340}); got != want {
+		if got := s.outcome(Assert{Text: "p50<12.34us", Value: v, Bound: 12340}); got != want {
 			t.Errorf("%v ns: %q, want %q", v, got, want)
 		}
 	}

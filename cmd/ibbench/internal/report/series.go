@@ -1,7 +1,6 @@
 package report
 
 import (
-	"cmp"
 	"math"
 	"strconv"
 
@@ -17,34 +16,29 @@ const Schema = "ibbench/1"
 // KindPerftest is the kind of a comparison with perftest.
 const KindPerftest = "perftest"
 
-// Series is the result of one point.
+// Fake is the registrar of kind mr that registers nothing.
+const Fake = "fake"
+
+// Series is one point: its name and its dimensions, where it was measured, and what came of it.
 type Series struct {
-	Schema     string        `json:"schema"`
-	Kind       string        `json:"kind"`
-	Op         string        `json:"op"`
-	Size       int64         `json:"size"`
-	Definition string        `json:"definition"`
-	Env        *Env          `json:"env"`
-	Plan       plan.Point    `json:"plan"`
-	Result     Result        `json:"result"`
-	Hist       *stats.Hist   `json:"hist,omitempty"`
-	Intervals  []Interval    `json:"intervals,omitempty"`
-	Rounds     []Figures     `json:"rounds,omitempty"` // of a point that was measured several times
-	Perftest   *Perftest     `json:"perftest,omitempty"`
-	UCX        *UCX          `json:"ucx,omitempty"`
-	Ratio      *Ratio        `json:"ratio,omitempty"`
-	Goal       *Goal         `json:"goal,omitempty"`
-	MR         *MR           `json:"mr,omitempty"`
-	AM         *AM           `json:"am,omitempty"`
-	Heap       *Heap         `json:"heap,omitempty"`
-	Join       *Join         `json:"join,omitempty"`
-	Flow       *Flow         `json:"flow,omitempty"`
-	Cache      *Cache        `json:"cache,omitempty"`
-	Sizes      *Sizes        `json:"cache_sizes,omitempty"`
-	MPI        *MPI          `json:"mpi,omitempty"`
-	Pairs      *pairs.Matrix `json:"pairs,omitempty"`
-	Asserts    []Assert      `json:"asserts,omitempty"`
-	Notes      []string      `json:"notes,omitempty"`
+	Schema     string     `json:"schema"`
+	Kind       string     `json:"kind"`
+	Op         string     `json:"op"`
+	Size       int64      `json:"size"`
+	Definition string     `json:"definition"`
+	Env        *Env       `json:"env"`
+	Plan       plan.Point `json:"plan"`
+
+	Result    Result      `json:"result"`
+	Hist      *stats.Hist `json:"hist,omitempty"`
+	Intervals []Interval  `json:"intervals,omitempty"`
+	Rounds    []Figures   `json:"rounds,omitempty"` // of a point that was measured several times
+	Asserts   []Assert    `json:"asserts,omitempty"`
+	Notes     []string    `json:"notes,omitempty"`
+
+	Metrics Metrics `json:"-"` // beside Result
+	Peers   []*Peer `json:"-"` // what others measured in the same rounds; the metrics "ratio" are to the first
+	Raw     any     `json:"-"` // what figures are drawn from: *pairs.Matrix, *Sizes, or the json.RawMessage of a report of flow
 
 	File string `json:"-"` // that it was read from
 }
@@ -120,17 +114,22 @@ type Assert struct {
 	OK    bool    `json:"ok"`
 }
 
-// Perftest is what perftest measured beside us, or another peer.
-type Perftest struct {
-	Peer      string            `json:"peer,omitempty"` // ucx, or mpi; "": perftest
-	Tool      string            `json:"tool"`
+// Peer is what another program measured beside ours.
+type Peer struct {
+	Place     string            `json:"-"`              // in the JSON of the series: perftest, ucx or mpi
+	Peer      string            `json:"peer,omitempty"` // in the place of perftest: ucx, or mpi
+	Tool      string            `json:"tool,omitempty"`
 	Version   string            `json:"version"`
 	Args      []string          `json:"args"`
-	Settings  map[string]string `json:"settings"`        // as the tool printed them
-	Times     float64           `json:"times,omitempty"` // what its figures were multiplied by, to be of the same definition
-	Result    Result            `json:"result"`          // medians of the rounds
+	Settings  map[string]string `json:"settings,omitzero"` // as the tool printed them
+	Times     float64           `json:"times,omitempty"`   // what its figures were multiplied by, to be of the same definition
+	Errors    int64             `json:"errors"`
+	Result    Result            `json:"result"` // medians of the rounds
 	Rounds    []Round           `json:"rounds"`
 	Discarded int               `json:"discarded"` // rounds discarded since another program had the cores
+
+	Ratio    *Spread   `json:"ratio,omitempty"`    // of ucx: ours to its, of p50
+	Interval []float64 `json:"interval,omitempty"` // of mpi: 95 % confidence of the median ratio of p50; nil with fewer than 6 rounds
 }
 
 // Round is one round of both.
@@ -147,33 +146,12 @@ type Figures struct {
 	P99  float64 `json:"p99,omitempty"`
 }
 
-// Ratio is ours divided by perftest's, or Open MPI's: below 1 we are faster in latency, above
-// 1 in bandwidth. Each is the median over the rounds, with its range.
-type Ratio struct {
-	P50  *Spread `json:"p50,omitempty"`
-	Mean *Spread `json:"mean"`
-	P99  *Spread `json:"p99,omitempty"`
-
-	// Of perftest: the least median of our rounds to theirs, of a throughput the largest ones; and
-	// the interval of 95 % confidence of the median, nil with fewer than 6 rounds.
-	Best     float64   `json:"best,omitempty"`
-	Interval []float64 `json:"interval,omitempty"`
-}
-
-// of is the ratio of a metric. Where the peer has no such figure it is that of the mean.
-func (r *Ratio) of(metric string) *Spread {
-	return cmp.Or(map[string]*Spread{"p50": r.P50, "p99": r.P99}[metric], r.Mean)
-}
-
 // Spread is a median with the range around it.
 type Spread struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
 }
-
-// Round3 keeps three decimals, which is what a figure may have.
-func Round3(v float64) float64 { return math.Round(v*1000) / 1000 }
 
 // Rounding is how figures are rounded whose samples have so many operations: to integers, but for
 // those of operations that are too short to be timed singly.
@@ -208,10 +186,41 @@ func Latency(s *stats.Samples, pct []float64, opsPerSample int) Result {
 // Key names a percentile in Result.P: "99.9".
 func Key(p float64) string { return strconv.FormatFloat(p, 'f', -1, 64) }
 
+// Describe says what was measured, and where.
+func (s *Series) Describe(pt plan.Point, env *Env) {
+	s.Schema, s.Env, s.Plan = Schema, env, pt
+	s.Kind, s.Op, s.Size, s.Definition = pt.Kind, pt.Op, pt.Size, pt.Definition()
+}
+
+// Peer is the one that the point is compared with, nil where there is none.
+func (s *Series) Peer() *Peer {
+	if len(s.Peers) == 0 {
+		return nil
+	}
+	return s.Peers[0]
+}
+
+// Beside is a further peer.
+func (s *Series) Beside() *Peer {
+	if len(s.Peers) < 2 {
+		return nil
+	}
+	return s.Peers[1]
+}
+
+// Pairs is the raw result of a series of pairs, nil of others.
+func (s *Series) Pairs() *pairs.Matrix {
+	m, _ := s.Raw.(*pairs.Matrix)
+	return m
+}
+
+// Counted are the rounds that count.
+func (p *Peer) Counted() int { return len(p.Rounds) - p.Discarded }
+
 // Check evaluates assertions on the series.
 func (s *Series) Check(as []plan.Assertion) {
 	for _, a := range as {
-		if s.Cache != nil && s.Cache.Base && a.Compares() {
+		if s.Value("cache.base") != 0 && a.Compares() {
 			continue // it is what the others are compared with
 		}
 		v := s.metric(a)
@@ -221,22 +230,12 @@ func (s *Series) Check(as []plan.Assertion) {
 
 func (s *Series) metric(a plan.Assertion) float64 {
 	r := &s.Result
-	if s.Ratio != nil {
-		return s.Ratio.of(a.Metric).Median
-	}
-	if v, ok := s.MR.metric(a.Metric); ok {
-		return v
-	}
-	if s.Pairs != nil {
-		return float64(len(s.Pairs.Findings))
-	}
-	if v, ok := s.Heap.metric(a.Metric); ok {
-		return v
-	}
-	if v, ok := s.Cache.metric(a.Metric); ok {
-		return v
+	if d, ok := s.asserted(a.Metric); ok {
+		return s.Value(d.name)
 	}
 	switch a.Metric {
+	case "findings":
+		return float64(len(s.Pairs().Findings))
 	case "min":
 		return r.Min
 	case "max":

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -34,7 +33,7 @@ func (t *text) Add(s *Series) error {
 			t.printf("\n")
 		}
 		t.header = h
-		t.printf("%s\n%s\n", h, t.columns(s))
+		t.printf("%s\n%s\n", h, t.heads(s))
 	}
 	t.printf("%s\n", t.row(s))
 	t.all = append(t.all, s)
@@ -50,18 +49,18 @@ func (t *text) Close() error {
 	t.findings()
 	t.printf("%s", verdicts(t.all))
 	for _, s := range t.all {
-		if s.Sizes != nil {
-			t.printf("\n%s", s.Sizes)
+		if sizes, ok := s.Raw.(*Sizes); ok {
+			t.printf("\n%s", sizes)
 		}
 		for _, a := range s.Asserts {
 			at := s.sizeText()
-			if s.Cache != nil {
-				at += " with the cache " + s.Cache.Side
+			if s.Kind == plan.Cache {
+				at += " with the cache " + s.Text("cache.side")
 			}
 			if s.Plan.Regions > 0 {
 				at += fmt.Sprintf(" with %s", errtext.Count(s.Plan.Regions, "region"))
 			}
-			t.printf("assert %s: %s (%s %s at %s: %s)\n", a.Text, verdict(a.OK), s.Kind, opName(s), at, s.asserted(a))
+			t.printf("assert %s: %s (%s %s at %s: %s)\n", a.Text, verdict(a.OK), s.Kind, s.Plan.OpName(), at, s.outcome(a))
 		}
 	}
 	for _, n := range notes(t.all) {
@@ -77,8 +76,8 @@ func verdict(ok bool) string {
 	return "FAILED"
 }
 
-// asserted prints an asserted figure so that it differs from a bound that it is not.
-func (s *Series) asserted(a Assert) string {
+// outcome prints an asserted figure so that it differs from a bound that it is not.
+func (s *Series) outcome(a Assert) string {
 	text := s.value(a.Value, a.Text)
 	if a.Value != a.Bound && text == s.value(a.Bound, a.Text) {
 		return fmt.Sprintf("%s, %s beside %s", text, plain(a.Value), plain(a.Bound))
@@ -88,23 +87,23 @@ func (s *Series) asserted(a Assert) string {
 
 // value prints an asserted figure in its unit.
 func (s *Series) value(v float64, assertion string) string {
+	name := metricOf(assertion)
+	d, of := s.asserted(name)
 	switch {
-	case s.Ratio != nil:
-		return fmt.Sprintf("%.3f x", v)
-	case s.Pairs != nil:
-		return fmt.Sprintf("%.0f", v)
-	case s.Heap != nil && (strings.HasPrefix(assertion, "frag") || strings.HasPrefix(assertion, "meta")):
-		return fmt.Sprintf("%.2f %%", v)
-	case s.Cache != nil && plan.Assertion{Metric: metricOf(assertion)}.Compares():
-		return fmt.Sprintf("%.3f x", v)
-	case s.MR != nil:
-		return mrValue(v, metricOf(assertion))
-	case s.Result.Unit == "ns":
-		return micros(v) + " us"
-	case strings.HasPrefix(assertion, "bw"):
-		return mega(v) + " MB/s"
+	case of && d.unit == "x":
+		return thousandths(v) + " x"
+	case of && d.unit == "%":
+		return hundredths(v) + " %"
+	case of && d.unit == "B":
+		return kilo(v) + " KiB"
+	case of && d.unit == "", s.Kind == plan.Pairs:
+		return plain(v)
+	case s.Kind == plan.MR:
+		return nanos(v) + " ns"
+	case name == "rate":
+		return mega(v) + " M/s"
 	}
-	return mega(v) + " M/s"
+	return s.shown(v) + " " + shownUnit(s.Result.Unit)
 }
 
 // metricOf is the metric of an assertion's text.
@@ -114,52 +113,80 @@ func metricOf(assertion string) string {
 	return strings.TrimSpace(metric)
 }
 
+// title names a device and its port.
+func (d *Device) title() string {
+	name := fmt.Sprintf("%s port %d", d.Name, d.Port)
+	if d.Software {
+		name += " (software)"
+	}
+	return name
+}
+
 // header is the line above a table: operation, fabric, device, from -> to, MTU,
 // depth, definition.
 func header(s *Series) string {
-	if s.MR != nil {
-		return mrHeader(s)
-	}
-	if s.Pairs != nil {
-		return pairsHeader(s)
-	}
 	e := s.Env
-	name := s.Kind + " " + opName(s)
-	if s.Cache != nil {
-		name = s.Kind // one table for all kernels
-	}
-	parts := []string{name, "fabric " + e.Fabric}
-	if d := e.Device; d != nil {
-		name := fmt.Sprintf("%s port %d", d.Name, d.Port)
-		if d.Software {
-			name += " (software)"
+	parts := []string{s.Kind + " " + s.Plan.OpName(), "fabric " + e.Fabric}
+	switch s.Kind {
+	case plan.Cache:
+		parts[0] = s.Kind // one table for all kernels
+	case plan.Pairs:
+		parts[0] = pairsTitle(s)
+	case plan.MR:
+		parts = parts[:1]
+		if e.Device == nil {
+			parts = append(parts, "fake registrar")
 		}
-		parts = append(parts, name)
 	}
-	if s.Join != nil {
-		return joinHeader(s, parts)
+	if e.Device != nil {
+		parts = append(parts, e.Device.title())
 	}
-	if s.Flow != nil {
-		return flowHeader(s, parts)
+	host, _, _ := strings.Cut(e.From, " ")
+	switch s.Kind {
+	case plan.MR:
+		parts = append(parts, e.From, mrTitles[s.Op])
+	case plan.Pairs:
+		parts = append(parts, fmt.Sprintf("%d ranks, hosts: %d", e.Ranks, e.Hosts), "from the rank of a row to that of a column", shownUnit(s.Result.Unit))
+	case plan.Join:
+		parts = append(parts, "on "+host, "segments of "+sizeText(s.Plan.Segment), s.Definition+": from the launch until the last rank has come out of its first barrier")
+	case plan.Flow:
+		parts = append(parts, "on "+host, fmt.Sprintf("%d ranks", e.Ranks), "sizes in "+s.Text("flow.counts"), s.Definition)
+	default:
+		parts = append(parts, between(s)...)
 	}
-	parts = append(parts, e.From+" -> "+e.To)
+	return strings.Join(parts, ", ")
+}
+
+var mrTitles = map[string]string{
+	plan.Reg:   "p50 of registering and deregistering one range, of copying it, of a hit",
+	plan.Hit:   "Get and Put of a registered range",
+	plan.Churn: "munmap, and map-write-munmap cycles, through hooks and straight to the kernel",
+}
+
+// between are the parts of the header of what goes from one rank to another.
+func between(s *Series) []string {
+	e := s.Env
+	parts := []string{e.From + " -> " + e.To}
 	if e.Ranks > 2 {
 		parts = append(parts, fmt.Sprintf("%d ranks", e.Ranks))
 	}
 	if e.Device != nil {
 		parts = append(parts, fmt.Sprintf("MTU %d", e.Device.MTU))
 	}
-	switch {
-	case s.Kind == KindPerftest && s.Plan.Kind == plan.Rate:
-		parts = append(parts, fmt.Sprintf("depth %d", s.Plan.Depth), s.Perftest.Tool+" "+s.Perftest.Version)
-	case s.Kind == KindPerftest:
-		parts = append(parts, s.Perftest.Tool+" "+s.Perftest.Version)
+	switch p := s.Peer(); {
 	case s.Kind == plan.Coll:
-		return collHeader(s, parts)
+		if parts = append(parts, s.Definition+": a loop of operations, on the slowest rank"); p != nil {
+			parts = append(parts, "Open MPI "+p.Version)
+		}
+		return parts
+	case p != nil && s.Plan.Kind == plan.Rate:
+		parts = append(parts, fmt.Sprintf("depth %d", s.Plan.Depth), p.Tool+" "+p.Version)
+	case p != nil:
+		parts = append(parts, p.Tool+" "+p.Version)
 	case s.Plan.Kind == plan.Lat:
 		parts = append(parts, fmt.Sprintf("depth %d", s.Plan.Depth))
 	}
-	return strings.Join(append(parts, definition(s)), ", ")
+	return append(parts, definition(s))
 }
 
 // definition of a series' numbers, with what they are to be compared with where that is not plain.
@@ -168,138 +195,25 @@ func definition(s *Series) string {
 	case s.Op != plan.AM || s.Plan.Kind != plan.Lat:
 		return s.Definition
 	case s.Kind == KindPerftest:
-		return fmt.Sprintf("%s: request and reply beside %.0f x %s, which reports half round trips", s.Definition, s.Perftest.Times, s.Perftest.Tool)
+		return fmt.Sprintf("%s: request and reply beside %.0f x %s, which reports half round trips", s.Definition, s.Peer().Times, s.Peer().Tool)
 	}
 	return s.Definition + ": request and reply, to be set against 2 x ib_send_lat"
 }
 
-func opName(s *Series) string {
-	name := s.Op
-	if s.Plan.Ack {
-		name += " --ack"
+// heads of a table's columns.
+func (t *text) heads(s *Series) string {
+	if s.Kind == plan.Pairs {
+		return pairsHeads(s.Pairs())
 	}
-	if s.Plan.Bidi {
-		name += " --bidi"
-	}
-	if s.Plan.Local != "" {
-		name += " --local " + s.Plan.Local
-	}
-	switch {
-	case s.Plan.Variant == "":
-	case s.Flow != nil:
-		name += ", " + s.Plan.Variant
-	default:
-		name += " --variant " + s.Plan.Variant
-	}
-	return name
-}
-
-// columns and row must agree.
-func (t *text) columns(s *Series) string {
-	switch {
-	case s.MR != nil:
-		return t.mrColumns(s)
-	case s.Pairs != nil:
-		return pairsColumns(s)
-	case s.Heap != nil:
-		return t.heapColumns()
-	case s.Join != nil:
-		return joinColumns()
-	case s.Flow != nil:
-		return flowColumns()
-	case s.Cache != nil:
-		return t.cacheColumns()
-	case s.Kind == plan.Coll:
-		return t.collColumns(s)
-	case s.Kind == KindPerftest && s.Result.Unit == "ns":
-		peer := s.Perftest.name()
-		return fmt.Sprintf("%8s %7s %9s %9s %7s %13s %9s %9s %7s %9s %9s %7s  %s", "size", "rounds",
-			"p50", peer, "ratio", "range", "mean", peer, "ratio", "p99", peer, "ratio", "unit")
-	case s.Kind == KindPerftest:
-		return fmt.Sprintf("%8s %7s %9s %9s %7s %13s  %s", "size", "rounds", "ours", s.Perftest.name(), "ratio", "range", "unit")
-	case s.Kind != plan.Lat && s.Op == plan.AM:
-		return fmt.Sprintf("%8s %6s %6s %10s %10s %10s %10s %10s %10s  %-5s %11s", "size", "depth", "lanes", "goroutines", "ops", "min", "p50", "max", "mean", "unit", "Mop/s")
-	case s.Kind != plan.Lat:
-		return fmt.Sprintf("%8s %6s %6s %10s %10s %10s %10s %10s  %-5s %11s", "size", "depth", "lanes", "ops", "min", "p50", "max", "mean", "unit", "Mop/s")
-	}
-	line := fmt.Sprintf("%8s %9s %9s", "size", "samples", "min")
-	for _, p := range t.pct {
-		line += fmt.Sprintf(" %9s", "p"+Key(p))
-	}
-	return line + fmt.Sprintf(" %9s %9s  %s", "max", "mean", "unit")
+	return line(t.columns(s), func(c column) string { return c.name })
 }
 
 func (t *text) row(s *Series) string {
-	r := &s.Result
-	switch {
-	case s.MR != nil:
-		return t.mrRow(s)
-	case s.Pairs != nil:
+	if s.Kind == plan.Pairs {
 		return pairsRows(s)
-	case s.Heap != nil:
-		return t.heapRow(s)
-	case s.Join != nil:
-		return joinRow(s)
-	case s.Flow != nil:
-		return flowRow(s)
-	case s.Cache != nil:
-		return t.cacheRow(s)
-	case s.Kind == plan.Coll:
-		return t.collRow(s)
-	case s.Kind == KindPerftest:
-		return peerRow(s)
-	case s.Kind != plan.Lat:
-		unit := "MB/s"
-		if s.Kind == plan.Rate {
-			unit = "Mop/s"
-		}
-		lanes := fmt.Sprintf("%6d", s.Plan.Lanes)
-		if s.Op == plan.AM {
-			lanes += fmt.Sprintf(" %10d", s.Plan.Goroutines)
-		}
-		return fmt.Sprintf("%8s %6d %s %10d %10s %10s %10s %10s  %-5s %11s", s.sizeText(), s.Plan.Depth, lanes, r.Count,
-			mega(r.Min), mega(r.P["50"]), mega(r.Max), mega(r.Mean), unit, mega(r.PerSecond))
 	}
-	line := fmt.Sprintf("%8s %9d %9s", s.sizeText(), r.Count, micros(r.Min))
-	for _, p := range t.pct {
-		line += fmt.Sprintf(" %9s", micros(r.P[Key(p)]))
-	}
-	return line + fmt.Sprintf(" %9s %9s  us", micros(r.Max), micros(r.Mean))
+	return line(t.columns(s), func(c column) string { return c.of(s) })
 }
-
-func peerRow(s *Series) string {
-	r, p, ratio := &s.Result, &s.Perftest.Result, s.Ratio
-	rounds := len(s.Perftest.Rounds) - s.Perftest.Discarded
-	if r.Unit != "ns" {
-		return fmt.Sprintf("%8s %7d %9s %9s %7.3f %13s  %s", s.sizeText(), rounds, mega(r.Mean), mega(p.Mean), ratio.Mean.Median, span(ratio.Mean), shownUnit(r.Unit))
-	}
-	return fmt.Sprintf("%8s %7d %9s %9s %7s %13s %9s %9s %7s %9s %9s %7s  us", s.sizeText(), rounds,
-		micros(r.P["50"]), percentileOf(p, "50"), ratio.P50.text(), span(cmp.Or(ratio.P50, ratio.Mean)),
-		micros(r.Mean), micros(p.Mean), ratio.Mean.text(),
-		micros(r.P["99"]), percentileOf(p, "99"), ratio.P99.text())
-}
-
-// percentileOf is a percentile that a peer may not report.
-func percentileOf(r *Result, p string) string {
-	if v, ok := r.P[p]; ok {
-		return micros(v)
-	}
-	return "-"
-}
-
-// name is what tables call the peer.
-func (p *Perftest) name() string {
-	return cmp.Or(map[string]string{"ucx": "UCX", "mpi": "OSU"}[p.Peer], "perftest")
-}
-
-func (s *Spread) text() string {
-	if s == nil {
-		return "-"
-	}
-	return fmt.Sprintf("%.3f", s.Median)
-}
-
-func span(s *Spread) string { return fmt.Sprintf("%.2f to %.2f", s.Min, s.Max) }
 
 // notes gathers what the series and their environments have to say, once each.
 func notes(all []*Series) (out []string) {
@@ -320,63 +234,14 @@ func notes(all []*Series) (out []string) {
 	}
 	for _, s := range all {
 		switch {
-		case s.Join != nil: // milliseconds
-		case s.Env.ClockNS > 0 && s.MR != nil:
+		case s.Kind == plan.Join: // milliseconds
+		case s.Env.ClockNS > 0 && s.Kind == plan.MR:
 			add(fmt.Sprintf("one reading of the clock costs %.0f ns; it is part of each sample", s.Env.ClockNS))
 		case s.Env.ClockNS > 0:
 			add(fmt.Sprintf("fabric %s: one reading of the clock costs %.0f ns; it is part of each sample", s.Env.Fabric, s.Env.ClockNS))
 		}
 	}
 	return out
-}
-
-// sizeText names the size of a series.
-func (s *Series) sizeText() string {
-	if s.Op == plan.Barrier {
-		return "-"
-	}
-	return SizeName(s.Op, s.Size)
-}
-
-// sizeText prints a size as users write it.
-func sizeText(n int64) string {
-	for _, u := range []struct {
-		shift uint
-		name  string
-	}{{30, "G"}, {20, "M"}, {10, "K"}} {
-		if n >= 1<<u.shift && n&(1<<u.shift-1) == 0 {
-			return fmt.Sprintf("%d%s", n>>u.shift, u.name)
-		}
-	}
-	return fmt.Sprint(n)
-}
-
-// micros prints ns as us, with as many decimals as a figure has to say.
-func micros(ns float64) string {
-	us := ns / 1e3
-	switch {
-	case us < 0.1:
-		return fmt.Sprintf("%.4f", us)
-	case us < 10:
-		return fmt.Sprintf("%.3f", us)
-	case us < 1000:
-		return fmt.Sprintf("%.2f", us)
-	}
-	return fmt.Sprintf("%.1f", us)
-}
-
-// mega prints millions.
-func mega(v float64) string {
-	m := v / 1e6
-	switch {
-	case m < 0.1:
-		return fmt.Sprintf("%.6f", m)
-	case m < 10:
-		return fmt.Sprintf("%.4f", m)
-	case m < 1000:
-		return fmt.Sprintf("%.2f", m)
-	}
-	return fmt.Sprintf("%.0f", m)
 }
 
 const (

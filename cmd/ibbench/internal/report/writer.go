@@ -1,9 +1,7 @@
 package report
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -31,10 +29,8 @@ func New(format string, w io.Writer, pct []float64) (Writer, error) {
 	switch format {
 	case "text":
 		return &text{w: w, pct: pct}, nil
-	case "json":
-		return &jsonArray{w: w}, nil
-	case "ndjson":
-		return &ndjson{json.NewEncoder(w)}, nil
+	case "json", "ndjson":
+		return &jsonWriter{w: w, array: format == "json"}, nil
 	case "csv":
 		return newCSV(w, pct), nil
 	case "bench":
@@ -121,33 +117,5 @@ func (t Tee) Close() (err error) {
 	for _, w := range t {
 		err = errors.Join(err, w.Close())
 	}
-	return err
-}
-
-// ndjson writes a series a line.
-type ndjson struct{ e *json.Encoder }
-
-func (n *ndjson) Add(s *Series) error { return n.e.Encode(s) }
-func (n *ndjson) Close() error        { return nil }
-
-// jsonArray writes one array of all series, each on a line: an empty one where nothing was
-// measured.
-type jsonArray struct {
-	w     io.Writer
-	lines [][]byte
-}
-
-func (j *jsonArray) Add(s *Series) error {
-	b, err := json.Marshal(s)
-	j.lines = append(j.lines, b)
-	return err
-}
-
-func (j *jsonArray) Close() error {
-	if len(j.lines) == 0 {
-		_, err := fmt.Fprintln(j.w, "[]")
-		return err
-	}
-	_, err := fmt.Fprintf(j.w, "[\n%s\n]\n", bytes.Join(j.lines, []byte(",\n")))
 	return err
 }
