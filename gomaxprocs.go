@@ -11,8 +11,8 @@ import (
 // ms and more (forcePreemptNS of runtime/proc.go). The kernel shares one processor in shorter
 // slices.
 func (j *joining) raiseProcs() {
-	set, _ := strconv.Atoi(os.Getenv("GOMAXPROCS")) // what is no positive number the runtime passes over
-	if j.size == 1 || j.cfg.KeepGOMAXPROCS || set > 0 || runtime.GOMAXPROCS(0) > 1 {
+	set, err := strconv.ParseInt(os.Getenv("GOMAXPROCS"), 10, 32) // as the runtime reads it
+	if j.size == 1 || j.cfg.KeepGOMAXPROCS || err == nil && set > 0 || runtime.GOMAXPROCS(0) > 1 {
 		return
 	}
 	runtime.GOMAXPROCS(2)

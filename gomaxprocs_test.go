@@ -18,6 +18,7 @@ func TestOneProcessorBecomesTwo(t *testing.T) {
 		"by default":            {ranks: 2, want: 2},
 		"GOMAXPROCS is set":     {ranks: 2, env: "1", want: 1},
 		"GOMAXPROCS is no size": {ranks: 2, env: "0", want: 2},
+		"it is too large":       {ranks: 2, env: "2147483648", want: 2},
 		"the field forbids it":  {ranks: 2, cfg: Config{KeepGOMAXPROCS: true}, want: 1},
 		"its variable forbids":  {ranks: 2, keep: "1", want: 1},
 		"its variable does not": {ranks: 2, keep: "0", want: 2},

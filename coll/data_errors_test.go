@@ -31,6 +31,11 @@ func TestMismatchedDataIsReported(t *testing.T) {
 			return coll.AllToAll(ctx, t, ints(n*t.Size()), ints(n*t.Size()))
 		}
 	}
+	allGather := func(n int) do {
+		return func(ctx context.Context, t *coll.Team) error {
+			return coll.AllGather(ctx, t, ints(n*t.Size()), ints(n))
+		}
+	}
 	allToAllV := func(n int) do {
 		return func(ctx context.Context, t *coll.Team) error {
 			counts, sum := make([]int, t.Size()), 0
@@ -60,11 +65,17 @@ func TestMismatchedDataIsReported(t *testing.T) {
 		}
 	}
 	for name, ops := range map[string][2]do{
-		"short lengths":  {allReduce(1), allReduce(2)},
-		"long lengths":   {allReduce(1000), allReduce(1001)},
-		"short and long": {allReduce(1), allReduce(1000)},
-		"none and some":  {allReduce(0), allReduce(5)},
-		"none and many":  {allReduce(1000), allReduce(0)},
+		"short lengths":                               {allReduce(1), allReduce(2)},
+		"long lengths":                                {allReduce(1000), allReduce(1001)},
+		"short and long":                              {allReduce(1), allReduce(1000)},
+		"none and some":                               {allReduce(0), allReduce(5)},
+		"none and many":                               {allReduce(1000), allReduce(0)},
+		"all-gathers on both sides of a message":      {allGather(15), allGather(1000)},
+		"all-gathers of short and long":               {allGather(1), allGather(1000)},
+		"long all-gathers":                            {allGather(1000), allGather(1001)},
+		"an empty all-gather":                         {allGather(0), allGather(1000)},
+		"an all-gather and an all-to-all":             {allGather(1000), allToAll(1000)},
+		"an all-gather and an all-to-all with counts": {allGather(1000), allToAllV(1000)},
 		"types": {allReduce(1000), func(ctx context.Context, t *coll.Team) error {
 			return coll.AllReduce(ctx, t, make([]float64, 1000), coll.Sum)
 		}},

@@ -107,6 +107,9 @@ func (g *group) badRanks() {
 		if l.Mapped(peer) != nil {
 			g.Fatalf("memory of rank %d is mapped", peer)
 		}
+		if !l.Quiet(peer) {
+			g.Fatalf("something is in flight to rank %d, where there is nothing", peer)
+		}
 		g.ranks[0].Net.PeerDown(peer, errors.New("no such rank")) // must not crash
 	}
 }

@@ -43,8 +43,10 @@ const (
 	foreignFrom = 400 * time.Microsecond
 	// crowdedFrom is that for each rank of the processor where there are several (hack/crowd.sh).
 	crowdedFrom = 1250 * time.Microsecond
-	// barredFor is for how many times what a yield gave to a foreign process there are no others.
+	// barredFor is for how many times what a yield gave to a foreign process there are no others, up to
+	// sliceMost: one that lasts longer is of a process that was stopped meanwhile.
 	barredFor = 64
+	sliceMost = 100 * time.Millisecond
 	// nap is short of the kernel's timer slack (50 us, prctl(2)), which it takes in addition.
 	nap = 20 * time.Microsecond
 )
@@ -118,7 +120,7 @@ func (s *Sharing) Learn(took time.Duration, there bool) {
 		s.foreign.Add(1)
 		until, last := time.Since(start), time.Duration(s.barred.Load())
 		if !s.Crowded() || last > 0 && until-last <= 2*took { // no more than took since the last one
-			until += barredFor * took
+			until += barredFor * min(took, sliceMost)
 		}
 		s.barred.Store(int64(until))
 	default:

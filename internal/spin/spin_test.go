@@ -126,3 +126,13 @@ func TestAForeignSliceEndsEarlyYields(t *testing.T) {
 		t.Errorf("%+v, want a yield when that is over", s.Stats())
 	}
 }
+
+// A process that was stopped in a yield, for an hour, learns no more from that than from a slice.
+func TestAStoppedProcessSoonYieldsAgain(t *testing.T) {
+	s := new(Sharing)
+	s.Learn(foreignFrom, false)
+	s.Learn(time.Hour, false)
+	if left := time.Duration(s.barred.Load()) - time.Since(start); left > barredFor*sliceMost {
+		t.Errorf("there are no yields for %v, want %v at most", left, barredFor*sliceMost)
+	}
+}
