@@ -44,8 +44,8 @@ const (
 	// their own too. With 0.4 ms in all, 36 operations of 4 ranks on 2 processors took 68 us in the
 	// geometric mean, 52 so (hack/crowd.sh).
 	crowdedFrom = 1250 * time.Microsecond
-	// barredFor is for how many times what a yield gave to a foreign process there are no others, up to
-	// sliceMost: one that lasts longer is of a process that was stopped meanwhile.
+	// barredFor is for how many times what a yield gave to a foreign process there are no others, up
+	// to sliceMost: one that lasts longer is of a process that was stopped meanwhile.
 	barredFor = 64
 	sliceMost = 100 * time.Millisecond
 	// nap is short of the kernel's timer slack (50 us, prctl(2)), which it takes in addition.
