@@ -50,7 +50,7 @@ type accord struct {
 //	1 byte    helloAbstains
 //	rest      the reason, text
 const (
-	helloVersion  = 6
+	helloVersion  = 7
 	helloAbstains = 0xff
 )
 

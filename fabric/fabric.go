@@ -149,7 +149,8 @@ type Lane interface {
 
 	// Quiet reports whether every operation of the lane to a peer, or with -1 to any, was complete
 	// when it last made progress. It makes none, and never waits. To a peer that the lane does not
-	// serve there are none. Of implicit operations the lane may learn only when a later one is complete.
+	// serve there are none. Of implicit operations the lane may learn only when a later one is
+	// complete.
 	Quiet(peer int) bool
 
 	// Poll makes progress without waiting.

@@ -182,17 +182,6 @@ func (l *lane) Quiet(peer int) bool {
 	return f == nil || f.flight == 0
 }
 
-// flow is what the lane has on the way to a peer, nil if there was never anything.
-func (l *lane) flow(op string, peer int) (*flow, error) {
-	if err := l.usable(op); err != nil {
-		return nil, err
-	}
-	if err := l.n.served(op, peer); err != nil {
-		return nil, err
-	}
-	return l.flows[int32(peer)], nil
-}
-
 // Await waits for a completion to be told.
 func (l *lane) Await(ctx context.Context, q *fabric.Completions) error {
 	if err := l.usable("await"); err != nil {

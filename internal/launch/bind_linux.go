@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/sysinfo"
 	"golang.org/x/sys/unix"
 )
@@ -68,7 +69,7 @@ func divide(sys fs.FS, bind string, ours *unix.CPUSet, ranks int) (places, error
 	case len(sets) == 0:
 		return nil, fmt.Errorf("launch: bind to %s: /sys/devices/system tells of none that this process may use: use --bind-to none", bind)
 	case bind == "core" && len(sets) < ranks:
-		return nil, fmt.Errorf("launch: bind to core: this process may use %d cores of %s for %d ranks: start fewer, or use --bind-to none", len(sets), hostName(), ranks)
+		return nil, fmt.Errorf("launch: bind to core: this process may use %s of %s for %d ranks: start fewer, or use --bind-to none", errtext.Count(len(sets), "core"), hostName(), ranks)
 	}
 	all := make(places, ranks)
 	for i := range all {

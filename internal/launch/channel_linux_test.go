@@ -188,6 +188,11 @@ func TestProcessorsAreDividedByTopology(t *testing.T) {
 			t.Errorf("%s of %v for %d: %s, want %s; %v", try.bind, try.cpus, try.ranks, got, try.want, err)
 		}
 	}
+	var one unix.CPUSet
+	one.Set(3)
+	if _, err := divide(sys, "core", &one, 2); err == nil || !strings.Contains(err.Error(), "may use 1 core of ") {
+		t.Errorf("%v", err)
+	}
 	if _, err := divide(fstest.MapFS{}, "numa", new(unix.CPUSet), 1); err == nil || !strings.Contains(err.Error(), "--bind-to none") {
 		t.Errorf("%v", err)
 	}

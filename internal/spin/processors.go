@@ -11,12 +11,12 @@ import (
 )
 
 // Processors says where this process runs, for PerProcessor of others: 8 bytes that stand for the
-// machine, then words of 64 bits with one for each processor that the process may use.
-// Where that is not known there are none.
+// machine, 8 for the control group whose quota it has, then words of 64 bits with one for each
+// processor that the process may use. Where that is not known there are none.
 func Processors() []byte {
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	name, _ := os.Hostname()
-	b := machine(boot, name)
+	b := binary.LittleEndian.AppendUint64(machine(boot, name), quotaGroup())
 	for _, w := range allowed() {
 		b = binary.LittleEndian.AppendUint64(b, w)
 	}
@@ -43,14 +43,17 @@ func Quota() float64 {
 }
 
 // PerProcessor is how many of several processes share a processor where one of them runs, at least
-// 1: those that share its processors, over these, or over its quota. all are what Processors
-// returned at each, or anything.
+// 1: those that share its processors, over these, or those of them in its group, over the group's
+// quota. all are what Processors returned at each, or anything.
 func PerProcessor(all [][]byte, me int, quota float64) int {
 	var union [maxWords]uint64
-	sharers, cpus := 0, 0
+	sharers, members, cpus := 0, 0, 0
 	for _, b := range all {
 		if shares(b, all[me]) {
 			sharers++
+			if group(b) == group(all[me]) {
+				members++
+			}
 			for i := range wordsOf(b) {
 				union[i] |= wordAt(b, i)
 			}
@@ -59,11 +62,11 @@ func PerProcessor(all [][]byte, me int, quota float64) int {
 	for _, w := range union {
 		cpus += bits.OnesCount64(w)
 	}
-	room := float64(max(cpus, 1))
+	n := float64(sharers) / float64(max(cpus, 1))
 	if quota > 0 {
-		room = min(room, quota)
+		n = max(n, float64(members)/quota)
 	}
-	return max(int(math.Ceil(float64(sharers)/room)), 1)
+	return max(int(math.Ceil(n)), 1)
 }
 
 // shares reports whether two processes share a processor.
@@ -83,6 +86,8 @@ func shares(a, b []byte) bool {
 // maxWords is for as many processors as Linux can be built for (NR_CPUS).
 const maxWords = 8192 / 64
 
-func wordsOf(b []byte) int { return min(max(len(b)/8-1, 0), maxWords) }
+func group(b []byte) uint64 { return binary.LittleEndian.Uint64(b[8:]) }
 
-func wordAt(b []byte, i int) uint64 { return binary.LittleEndian.Uint64(b[8*(i+1):]) }
+func wordsOf(b []byte) int { return min(max(len(b)/8-2, 0), maxWords) }
+
+func wordAt(b []byte, i int) uint64 { return binary.LittleEndian.Uint64(b[8*(i+2):]) }

@@ -7,7 +7,11 @@ import (
 )
 
 func rank(host string, words ...uint64) []byte {
-	b := []byte(host)
+	return inGroup(host, 0, words...)
+}
+
+func inGroup(host string, group uint64, words ...uint64) []byte {
+	b := binary.LittleEndian.AppendUint64([]byte(host), group)
 	for _, w := range words {
 		b = binary.LittleEndian.AppendUint64(b, w)
 	}
@@ -43,6 +47,8 @@ func TestWhoSharesProcessorsIsCounted(t *testing.T) {
 		"alone":                  {all: all(1, rank(a[:8], 1))},
 		"alone with a half":      {all: all(1, rank(a[:8], 3)), quota: 0.5, want: true},
 		"two with a quota of 2":  {all: all(2, rank(a[:8], 15)), quota: 2},
+		"each has a quota of 1":  {all: [][]byte{inGroup(a[:8], 7, 15), inGroup(a[:8], 8, 15)}, quota: 1},
+		"two have a quota of 1":  {all: [][]byte{inGroup(a[:8], 7, 15), inGroup(a[:8], 7, 15)}, quota: 1, want: true},
 		"three with less":        {all: all(3, rank(a[:8], 15)), quota: 2.5, want: true},
 	} {
 		if got := crowded(c.all, 0, c.quota); got != c.want {

@@ -43,8 +43,8 @@ const (
 	foreignFrom = 400 * time.Microsecond
 	// crowdedFrom is that for each rank of the processor where there are several (hack/crowd.sh).
 	crowdedFrom = 1250 * time.Microsecond
-	// barredFor is for how many times what a yield gave to a foreign process there are no others, up to
-	// sliceMost: one that lasts longer is of a process that was stopped meanwhile.
+	// barredFor is for how many times what a yield gave to a foreign process there are no others, up
+	// to sliceMost: one that lasts longer is of a process that was stopped meanwhile.
 	barredFor = 64
 	sliceMost = 100 * time.Millisecond
 	// nap is short of the kernel's timer slack (50 us, prctl(2)), which it takes in addition.

@@ -5,6 +5,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/internal/sysinfo"
 )
 
 // yieldCore is sched_yield(2).
@@ -28,4 +30,15 @@ func allowed() []uint64 {
 		last--
 	}
 	return set[:last]
+}
+
+// quotaGroup stands for the control group that bounds how many processors this process may use. A
+// path would not do: each container sees its own as "/". 0: there is none, or it is not known.
+func quotaGroup() uint64 {
+	cpus, group := sysinfo.Host().CPUQuota()
+	var st unix.Stat_t
+	if cpus == 0 || unix.Stat(group.Dir, &st) != nil {
+		return 0
+	}
+	return st.Ino
 }

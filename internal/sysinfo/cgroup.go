@@ -77,7 +77,7 @@ func (m cgroupMount) groups(dir string) []Cgroup {
 
 // CPUQuota is how many processors the process may use at a time, 0 when
 // nothing limits it, and the group that says so.
-func (r Root) CPUQuota() (cpus float64, group string) {
+func (r Root) CPUQuota() (cpus float64, group Cgroup) {
 	for _, g := range r.Cgroups("cpu") {
 		quota, period := r.Text(g.Dir+"/cpu.cfs_quota_us"), r.Text(g.Dir+"/cpu.cfs_period_us")
 		if g.V2 {
@@ -89,7 +89,7 @@ func (r Root) CPUQuota() (cpus float64, group string) {
 			continue // "max", -1, or no such controller
 		}
 		if cpus == 0 || q/p < cpus {
-			cpus, group = q/p, g.Path
+			cpus, group = q/p, g
 		}
 	}
 	return cpus, group

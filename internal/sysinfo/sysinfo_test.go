@@ -32,8 +32,8 @@ func TestTheTightestGroupOnTheWayUpCounts(t *testing.T) {
 		"sys/fs/cgroup/other/memory.max":  "1\n",
 		"sys/fs/cgroup/a/b/other/cpu.max": "1 100000\n",
 	})
-	if cpus, group := r.CPUQuota(); cpus != 1.5 || group != "/a" {
-		t.Errorf("quota %v of %s", cpus, group)
+	if cpus, group := r.CPUQuota(); cpus != 1.5 || group.Path != "/a" {
+		t.Errorf("quota %v of %s", cpus, group.Path)
 	}
 	if room, limit, group, ok := r.MemoryRoom(); room != 0 || limit != 5000 || group != "/" || !ok {
 		t.Errorf("memory %d of %d in %s, %v", room, limit, group, ok)

@@ -1,6 +1,5 @@
 //go:build linux && cgo && (amd64 || arm64)
 
-// Package memtest makes calls as C code would, and reaches into the hooks of memevents, for tests.
 package memtest
 
 /*

@@ -81,7 +81,7 @@ func (x *examination) processors() {
 	usable := float64(x.cpus)
 	if quota > 0 && quota < usable {
 		usable = quota
-		detail += fmt.Sprintf(", but the quota of cgroup %s allows %.4g", group, quota)
+		detail += fmt.Sprintf(", but the quota of cgroup %s allows %.4g", group.Path, quota)
 	}
 	if x.cpus == 1 {
 		detail += sysinfo.OneProcessor
