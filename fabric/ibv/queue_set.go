@@ -137,7 +137,7 @@ func (e *queueSet) idle() bool { return e.tx.out == 0 && len(e.loops.again) == 0
 // drain waits until nothing is in flight.
 func (e *queueSet) drain(ctx context.Context) error {
 	for p := (pacer{}); !e.idle(); {
-		if err := e.turn(e.ctx, &p); err != nil && !e.idle() {
+		if err := e.turn(ctx, &p); err != nil && !e.idle() {
 			return err
 		}
 	}
