@@ -28,13 +28,24 @@ func run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, w.Close()) }() // before the job
 	right := (job.Rank() + 1) % job.Size()
-	err = conduit.Put(w, conduit.At[int64](right, 8), int64(job.Rank()))
-	_, countErr := conduit.FetchAdd(w, conduit.At[int64](0, 0), 1) // a counter at rank 0
-	if err = errors.Join(err, countErr, job.Barrier(ctx)); err != nil {
+	if err := conduit.Put(w, conduit.At[int64](right, 8), int64(job.Rank())); err != nil {
+		return err
+	}
+	if _, err := conduit.FetchAdd(w, conduit.At[int64](0, 0), 1); err != nil { // a counter at rank 0
+		return err
+	}
+	if err := job.Barrier(ctx); err != nil { // all have written
 		return err
 	}
 	left, err := conduit.Get(w, conduit.At[int64](job.Rank(), 8))
-	count, countErr := conduit.Get(w, conduit.At[int64](0, 0))
-	fmt.Printf("rank %d of %d: my left neighbour is %d; %d were here\n", job.Rank(), job.Size(), left, count)
-	return errors.Join(err, countErr)
+	if err != nil {
+		return err
+	}
+	count, err := conduit.Get(w, conduit.At[int64](0, 0))
+	if err != nil {
+		return err
+	}
+	fmt.Printf("rank %d of %d: my left neighbour is %d; %d were here\n",
+		job.Rank(), job.Size(), left, count)
+	return nil
 }
