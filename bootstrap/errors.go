@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/ibconduit/conduit/internal/ranklist"
 	"io"
 	"strings"
+
+	"github.com/ibconduit/conduit/internal/ranklist"
 )
 
 var (

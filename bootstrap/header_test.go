@@ -2,9 +2,10 @@ package bootstrap
 
 import (
 	"errors"
-	"github.com/ibconduit/conduit/internal/ranklist"
 	"strings"
 	"testing"
+
+	"github.com/ibconduit/conduit/internal/ranklist"
 
 	"github.com/google/go-cmp/cmp"
 )

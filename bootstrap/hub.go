@@ -3,8 +3,9 @@ package bootstrap
 import (
 	"bytes"
 	"fmt"
-	"github.com/ibconduit/conduit/internal/ranklist"
 	"sync"
+
+	"github.com/ibconduit/conduit/internal/ranklist"
 )
 
 // op is the kind of a collective. It crosses the wire.

@@ -5,13 +5,14 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"github.com/ibconduit/conduit/internal/ranklist"
 	"maps"
 	"net"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/ibconduit/conduit/internal/ranklist"
 )
 
 // root is rank 0 of a TCP job: it listens, gathers the hellos of the others,
