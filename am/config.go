@@ -78,7 +78,7 @@ type Config struct {
 	Flow flow.Config
 
 	// SpinFor is for how long a goroutine that waits polls without anything happening before it
-	// sleeps. It gives the processor to whoever needs it meanwhile (Sharing). 0: 75 µs. -1: no time.
+	// sleeps. It gives the processor to whoever needs it meanwhile (Sharing). 0: 600 µs. -1: no time.
 	SpinFor time.Duration
 	// AttendAfter is for how long no goroutine polls before the attendant does. 0: 1 ms, the least.
 	// -1: there is no attendant; messages are handled while a goroutine waits for the endpoint or
@@ -139,7 +139,7 @@ func (c *Config) populate() error {
 	orDefault(&c.Sends, 64)
 	orDefault(&c.ReplySends, 16)
 	orDefault(&c.Prepares, c.Sends/2)
-	orDefault(&c.SpinFor, 75*time.Microsecond)
+	orDefault(&c.SpinFor, 600*time.Microsecond) // a reply over a software device takes some 400
 	if _, real := c.Host.(Goroutines); real && c.Sharing == nil {
 		c.Sharing = new(spin.Sharing) // a simulation must not depend on the machine
 	}

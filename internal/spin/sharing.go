@@ -38,11 +38,11 @@ const (
 	// switchFrom is what a yield lasts at least that lets another process run. On a processor of its
 	// own one took 0.36 us, and 2.5 us with another that yields at once.
 	switchFrom = time.Microsecond
-	// foreignFrom is what a yield lasts at least that went to a process without a wait of its own: the
-	// shortest slice is 0.7 ms (Linux, kernel/sched/fair.c, sysctl_sched_base_slice).
-	foreignFrom = 400 * time.Microsecond
-	// crowdedFrom is that for each rank of the processor where there are several (hack/crowd.sh).
-	crowdedFrom = 1250 * time.Microsecond
+	// foreignFrom is what a yield lasts at least that went to a process without a wait of its own, for
+	// each rank of the processor, as ranks have work of their own. Most slices are longer (Linux,
+	// kernel/sched/fair.c, sysctl_sched_base_slice times a factor of the processors). Kernel threads of
+	// a software device, which serve this rank, take less: from 0.4 ms on they counted as foreign.
+	foreignFrom = 1250 * time.Microsecond
 	// barredFor is for how many times what a yield gave to a foreign process there are no others, up
 	// to sliceMost: one that lasts longer is of a process that was stopped meanwhile.
 	barredFor = 64
@@ -101,21 +101,13 @@ func (s *Sharing) Yield(waited time.Duration) time.Duration {
 	return max(time.Since(from), 1)
 }
 
-// foreignFrom is what a yield lasts at least that served a foreign process.
-func (s *Sharing) foreignFrom() time.Duration {
-	if n := s.ranks.Load(); n > 1 {
-		return time.Duration(n) * crowdedFrom
-	}
-	return foreignFrom
-}
-
 // Learn is told whether what was awaited was there after a yield.
 func (s *Sharing) Learn(took time.Duration, there bool) {
 	early := s.early.Load()
 	switch {
 	case took < switchFrom:
 		early = false
-	case took >= s.foreignFrom():
+	case took >= time.Duration(max(s.ranks.Load(), 1))*foreignFrom:
 		early = false
 		s.foreign.Add(1)
 		until, last := time.Since(start), time.Duration(s.barred.Load())

@@ -89,16 +89,16 @@ func TestAYieldToNobodyEndsEarlyYields(t *testing.T) {
 func TestRanksOfAProcessorAreNotForeign(t *testing.T) {
 	s := new(Sharing)
 	s.SetRanks(4, false)
-	s.Learn(4*crowdedFrom-1, true)
+	s.Learn(4*foreignFrom-1, true)
 	if got := s.Stats(); got.Foreign != 0 || !s.Probe(0) {
 		t.Errorf("%+v, want nothing foreign", got)
 	}
-	s.Learn(4*crowdedFrom, true)
+	s.Learn(4*foreignFrom, true)
 	if !s.Probe(0) {
 		t.Error("a single long yield bars others")
 	}
-	s.barred.Store(int64(time.Since(start) - 9*crowdedFrom))
-	if s.Learn(4*crowdedFrom, true); !s.Probe(0) {
+	s.barred.Store(int64(time.Since(start) - 9*foreignFrom))
+	if s.Learn(4*foreignFrom, true); !s.Probe(0) {
 		t.Error("a long yield much later bars others")
 	}
 	s.Learn(time.Hour, true) // less than that has passed since, however slow the machine
