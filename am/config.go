@@ -78,7 +78,8 @@ type Config struct {
 	Flow flow.Config
 
 	// SpinFor is for how long a goroutine that waits polls without anything happening before it
-	// sleeps. It gives the processor to whoever needs it meanwhile (Sharing). 0: 600 µs. -1: no time.
+	// sleeps. It gives the processor to whoever needs it meanwhile (Sharing). 0: 75 µs, and 600
+	// on an emulated processor, where a sleep takes some 300. -1: no time.
 	SpinFor time.Duration
 	// AttendAfter is for how long no goroutine polls before the attendant does. 0: 1 ms, the least.
 	// -1: there is no attendant; messages are handled while a goroutine waits for the endpoint or
@@ -139,10 +140,13 @@ func (c *Config) populate() error {
 	orDefault(&c.Sends, 64)
 	orDefault(&c.ReplySends, 16)
 	orDefault(&c.Prepares, c.Sends/2)
-	orDefault(&c.SpinFor, 600*time.Microsecond) // a reply over a software device takes some 400
-	if _, real := c.Host.(Goroutines); real && c.Sharing == nil {
-		c.Sharing = new(spin.Sharing) // a simulation must not depend on the machine
+	if _, real := c.Host.(Goroutines); real { // a simulation must not depend on the machine
+		orDefault(&c.SpinFor, spin.PollFor())
+		if c.Sharing == nil {
+			c.Sharing = new(spin.Sharing)
+		}
 	}
+	orDefault(&c.SpinFor, 75*time.Microsecond)
 	orDefault(&c.AttendAfter, time.Millisecond)
 	orDefault(&c.StallAfter, time.Minute)
 	orDefault(&c.SilentAfter, 30*time.Second)

@@ -23,7 +23,7 @@ import (
 type Sharing struct {
 	ranks     atomic.Int32 // that share a processor; 0 is 1
 	inProcess atomic.Bool  // ranks are goroutines
-	early     atomic.Bool
+	served    atomic.Bool  // the last yields brought what was awaited
 	barred    atomic.Int64 // since start: until when there are no yields, or the end of the last long one
 	yields    atomic.Uint64
 	foreign   atomic.Uint64
@@ -31,13 +31,9 @@ type Sharing struct {
 }
 
 const (
-	// Early and Late are how long a wait spins before it yields. A switch to the peer and back takes
-	// some 2 us. What is waited for on another processor mostly comes within Late.
-	Early = time.Microsecond
-	Late  = 20 * time.Microsecond
-	// switchFrom is what a yield lasts at least that lets another process run. On a processor of its
-	// own one took 0.36 us, and 2.5 us with another that yields at once.
-	switchFrom = time.Microsecond
+	// early is how long a wait spins before it yields to a peer that needs this processor. A switch to
+	// it and back takes some 2 us.
+	early = time.Microsecond
 	// foreignFrom is what a yield lasts at least that went to a process without a wait of its own, for
 	// each rank of the processor, as ranks have work of their own. Most slices are longer (Linux,
 	// kernel/sched/fair.c, sysctl_sched_base_slice times a factor of the processors). Kernel threads of
@@ -69,10 +65,10 @@ func (s *Sharing) After() time.Duration {
 	switch {
 	case s.Crowded():
 		return 0
-	case s.early.Load():
-		return Early
+	case s.served.Load():
+		return early
 	}
-	return Late
+	return times.late
 }
 
 // Probe reports whether a wait that can sleep until it is woken should yield after it has waited
@@ -87,7 +83,7 @@ func (s *Sharing) isBarred() bool { return int64(time.Since(start)) < s.barred.L
 // Other goroutines run at once only where ranks are goroutines: for each Gosched the runtime may
 // wake a thread, which takes the processor from the process that is awaited.
 func (s *Sharing) Yield(waited time.Duration) time.Duration {
-	if waited >= Late || s.inProcess.Load() {
+	if waited >= times.late || s.inProcess.Load() {
 		runtime.Gosched()
 	}
 	if s.isBarred() {
@@ -103,12 +99,12 @@ func (s *Sharing) Yield(waited time.Duration) time.Duration {
 
 // Learn is told whether what was awaited was there after a yield.
 func (s *Sharing) Learn(took time.Duration, there bool) {
-	early := s.early.Load()
+	served := s.served.Load()
 	switch {
-	case took < switchFrom:
-		early = false
+	case took < times.switchFrom:
+		served = false
 	case took >= time.Duration(max(s.ranks.Load(), 1))*foreignFrom:
-		early = false
+		served = false
 		s.foreign.Add(1)
 		until, last := time.Since(start), time.Duration(s.barred.Load())
 		if !s.Crowded() || last > 0 && until-last <= 2*took { // no more than took since the last one
@@ -116,10 +112,10 @@ func (s *Sharing) Learn(took time.Duration, there bool) {
 		}
 		s.barred.Store(int64(until))
 	default:
-		early = early || there
+		served = served || there
 	}
-	if s.early.Load() != early {
-		s.early.Store(early)
+	if s.served.Load() != served {
+		s.served.Store(served)
 	}
 }
 

@@ -24,8 +24,8 @@ func TestPauseSpinsBeforeItGivesWay(t *testing.T) {
 	}
 	begin := time.Now()
 	turns(&w, 1)
-	if spun := time.Since(begin); spun < Late-time.Microsecond {
-		t.Errorf("a waiter that knows nothing yielded after %v, want %v", spun, Late)
+	if spun := time.Since(begin); spun < times.late-time.Microsecond {
+		t.Errorf("a waiter that knows nothing yielded after %v, want %v", spun, times.late)
 	}
 	w.Done(false)
 	if w.Pause() {
@@ -63,25 +63,25 @@ func TestALongWaitSleeps(t *testing.T) {
 func TestAYieldThatServedComesEarlyNextTime(t *testing.T) {
 	s := new(Sharing)
 	w := Waiter{Sharing: s}
-	w.gave = switchFrom
+	w.gave = times.switchFrom
 	w.Done(false)
-	if s.After() != Late {
-		t.Errorf("after a yield in vain waits yield after %v, want %v", s.After(), Late)
+	if s.After() != times.late {
+		t.Errorf("after a yield in vain waits yield after %v, want %v", s.After(), times.late)
 	}
-	w.gave = switchFrom
+	w.gave = times.switchFrom
 	w.Done(true)
-	if s.After() != Early {
-		t.Errorf("after a yield that served waits yield after %v, want %v", s.After(), Early)
+	if s.After() != early {
+		t.Errorf("after a yield that served waits yield after %v, want %v", s.After(), early)
 	}
 }
 
 // A yield that returns at once says that nobody else needs this processor.
 func TestAYieldToNobodyEndsEarlyYields(t *testing.T) {
 	s := new(Sharing)
-	s.Learn(switchFrom, true)
-	s.Learn(switchFrom-1, true)
-	if s.After() != Late || !s.Probe(Late) {
-		t.Errorf("waits yield after %v (probe %t), want %v", s.After(), s.Probe(Late), Late)
+	s.Learn(times.switchFrom, true)
+	s.Learn(times.switchFrom-1, true)
+	if s.After() != times.late || !s.Probe(times.late) {
+		t.Errorf("waits yield after %v (probe %t), want %v", s.After(), s.Probe(times.late), times.late)
 	}
 }
 
@@ -110,19 +110,19 @@ func TestRanksOfAProcessorAreNotForeign(t *testing.T) {
 // A yield that lasts a slice says that a foreign process ran: no others for a while.
 func TestAForeignSliceEndsEarlyYields(t *testing.T) {
 	s := new(Sharing)
-	s.Learn(switchFrom, true)
+	s.Learn(times.switchFrom, true)
 	s.Learn(foreignFrom, true)
-	if s.After() != Late || s.Probe(time.Second) {
-		t.Errorf("after a slice waits yield after %v (probe %t), want %v and no probe", s.After(), s.Probe(time.Second), Late)
+	if s.After() != times.late || s.Probe(time.Second) {
+		t.Errorf("after a slice waits yield after %v (probe %t), want %v and no probe", s.After(), s.Probe(time.Second), times.late)
 	}
-	if gave := s.Yield(Late); gave != 0 {
+	if gave := s.Yield(times.late); gave != 0 {
 		t.Errorf("a yield took %v, want a sleep", gave)
 	}
 	if got, want := s.Stats(), (Stats{Foreign: 1, Naps: 1}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	s.barred.Store(0)
-	if s.Yield(Late); s.Stats().Yields != 1 {
+	if s.Yield(times.late); s.Stats().Yields != 1 {
 		t.Errorf("%+v, want a yield when that is over", s.Stats())
 	}
 }
@@ -134,5 +134,18 @@ func TestAStoppedProcessSoonYieldsAgain(t *testing.T) {
 	s.Learn(time.Hour, false)
 	if left := time.Duration(s.barred.Load()) - time.Since(start); left > barredFor*sliceMost {
 		t.Errorf("there are no yields for %v, want %v at most", left, barredFor*sliceMost)
+	}
+}
+
+// Where a system call takes long, a yield and a sleep cost more than they bring.
+func TestSlowCallsMakeWaitsPollForLonger(t *testing.T) {
+	if got := paceOf(slowCall - 1); got != native {
+		t.Errorf("%+v, want %+v", got, native)
+	}
+	if got := paceOf(slowCall); got != emulated {
+		t.Errorf("%+v, want %+v", got, emulated)
+	}
+	if d := leastCall(); d <= 0 || d == time.Hour {
+		t.Errorf("a call takes %v", d)
 	}
 }

@@ -12,6 +12,9 @@ import (
 // yieldCore is sched_yield(2).
 func yieldCore() { unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
+// callNothing is getppid(2).
+func callNothing() { unix.Getppid() }
+
 // sleepBriefly is nanosleep(2): time.Sleep comes back about a millisecond late.
 func sleepBriefly(d time.Duration) {
 	ts := unix.NsecToTimespec(int64(d))

@@ -9,6 +9,8 @@ import (
 
 func yieldCore() { runtime.Gosched() }
 
+func callNothing() {}
+
 func sleepBriefly(d time.Duration) { time.Sleep(d) }
 
 func allowed() []uint64 { return nil }
