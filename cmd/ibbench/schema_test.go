@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
-	"github.com/ibconduit/conduit/internal/racetest"
 )
 
 // schema is what ibbench-1.schema.json says, and that there are no other fields.
@@ -79,9 +78,6 @@ func conforms(t *testing.T, what string, text []byte) {
 }
 
 func TestEveryCommandWritesTheSchema(t *testing.T) {
-	if racetest.Enabled {
-		t.Skip("starts 25 programs, which the plain build does too")
-	}
 	const brief = " --fabric shm --warmup 1ms --warmup-iters 20 --iters 200"
 	dir := t.TempDir()
 	for i, args := range []string{
