@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/google/jsonschema-go/jsonschema"
-
 )
 
 // schema is what ibbench-1.schema.json says, and that there are no other fields.

@@ -34,10 +34,10 @@ const (
 	// early is how long a wait spins before it yields to a peer that needs this processor. A switch to
 	// it and back takes some 2 us.
 	early = time.Microsecond
-	// foreignFrom is what a yield lasts at least that went to a process without a wait of its own, for
-	// each rank of the processor, as ranks have work of their own. Most slices are longer (Linux,
-	// kernel/sched/fair.c, sysctl_sched_base_slice times a factor of the processors). Kernel threads of
-	// a software device, which serve this rank, take less: from 0.4 ms on they counted as foreign.
+	// foreignFrom is what a yield lasts at least that went to a process without a wait of its own,
+	// for each rank of the processor, as ranks have work of their own. Most slices are longer (Linux,
+	// kernel/sched/fair.c, sysctl_sched_base_slice times a factor of the processors). Kernel threads
+	// of a software device, which serve this rank, take less: from 0.4 ms on they counted as foreign.
 	foreignFrom = 1250 * time.Microsecond
 	// barredFor is for how many times what a yield gave to a foreign process there are no others, up
 	// to sliceMost: one that lasts longer is of a process that was stopped meanwhile.
