@@ -25,6 +25,7 @@ type fences struct {
 	offs   []uint64      // of a prefetch
 	places []cache.Place // of a gather
 	kept   *cache.Cache  // the cache, also where a fence checker is in front of it
+	gets   *cache.Gets   // that do not wait; nil without a cache
 	check  *checks       // nil: there is no fence checker
 	waiter waiter        // see Worker.Waiter
 }
@@ -41,7 +42,9 @@ func openFences(w *Worker) (*fences, error) {
 		return nil, err
 	}
 	f.cache, _ = f.part.(*cache.Cache)
-	f.kept = f.cache
+	if f.kept = f.cache; f.kept != nil {
+		f.gets = cache.NewGets(f.kept)
+	}
 	f.openChecks()
 	return f, nil
 }
@@ -118,6 +121,14 @@ func (f *fences) fetches() {
 	if f != nil {
 		f.begun = true
 	}
+}
+
+// finish ends the gets that the cache has begun.
+func (f *fences) finish(ctx context.Context) error {
+	if f == nil || f.gets == nil {
+		return nil
+	}
+	return inRegion(f.gets.Flush(ctx), f.w.begin)
 }
 
 func (f *fences) flushed(err error) {

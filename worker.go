@@ -133,6 +133,7 @@ func (w *Worker) flush(ctx context.Context) error {
 		}
 	}
 	lost(w.chain.postOpen())
+	lost(w.fences.finish(ctx))
 	for _, l := range w.lanes {
 		if err := l.Flush(ctx); err != nil {
 			lost(inRegion(err, w.begin))

@@ -70,6 +70,14 @@ func (c *carrier) end(k uint16) {
 	c.freeOps = append(c.freeOps, k)
 }
 
+// leave has an operation that was held end by itself.
+func (c *carrier) leave(k uint16) {
+	o := &c.ops[k]
+	if o.held = false; o.done {
+		c.end(k)
+	}
+}
+
 // takeSlot takes a slot for lines of a page; there must be a free one.
 func (c *carrier) takeSlot(o *op, lines uint64, ahead bool) uint16 {
 	s := pop(&c.freeSlots)
@@ -286,11 +294,16 @@ func (c *carrier) inRegion(err error) error {
 // lose keeps the first error of a rank's writes for Release.
 func (c *carrier) lose(err error, rank int) {
 	c.n.Lost++
+	c.lost.Add(failure(err, "put", rank))
+}
+
+// failure is an error as that of an operation.
+func failure(err error, op string, rank int) *fabric.OpError {
 	var failed *fabric.OpError
 	if !errors.As(err, &failed) {
-		failed = &fabric.OpError{Op: "put", Rank: rank, Err: err}
+		failed = &fabric.OpError{Op: op, Rank: rank, Err: err}
 	}
-	c.lost.Add(failed)
+	return failed
 }
 
 // takeLost returns the errors of writes that failed, once.
