@@ -85,8 +85,6 @@ func (w *Worker) putChecked(node uint32, off uint64, src []byte, f fabric.Flag) 
 	if err != nil {
 		return nil, fabric.Done, err
 	}
-	w.fences.hold()
-	defer w.fences.letGo()
 	if w.fences.takes(node, len(src), f) {
 		return nil, fabric.Done, w.fences.cache.Put(w.ctx, int(node)-1, off, src)
 	}
@@ -137,8 +135,6 @@ func (w *Worker) getChecked(node uint32, off uint64, dst []byte, f fabric.Flag) 
 		copy(dst, unsafe.Slice((*byte)(at), len(dst)))
 		return nil, fabric.Done, nil
 	}
-	w.fences.hold()
-	defer w.fences.letGo()
 	if w.fences.takes(node, len(dst), f) {
 		if f == fabric.Blocking {
 			return nil, fabric.Done, w.fences.cache.Get(w.ctx, int(node)-1, off, dst)
@@ -348,8 +344,6 @@ func (w *Worker) await(l fabric.Lane, h fabric.Handle) (uint64, error) {
 		}
 		defer w.guard.Exit()
 	}
-	w.fences.hold()
-	defer w.fences.letGo()
 	old, err := l.Wait(w.ctx, h)
 	if err != nil {
 		l.Abandon(h)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"sync/atomic"
 
 	"github.com/ibconduit/conduit/fabric"
 )
@@ -139,12 +138,12 @@ func (c *carrier) arrived(s uint16, err error) {
 	if f.entry != none {
 		if e := &c.entries[f.entry]; e.gen == f.gen {
 			e.wanted &^= f.lines
-			if err == nil && e.epoch >= c.now() {
+			if err == nil && e.epoch >= c.epoch {
 				c.merge(f.entry, s)
 				if f.ahead {
 					e.ready |= f.lines
 				} else {
-					c.validate(e, f.lines)
+					e.valid |= f.lines
 				}
 				return
 			}
@@ -155,13 +154,6 @@ func (c *carrier) arrived(s uint16, err error) {
 		c.unread(f.lines)
 	}
 }
-
-// What Hit, Peek and Acquire share with ReleaseBeside is read and written whole: the lines that can
-// be read, and epochs.
-
-func (c *pages) validate(e *entry, lines uint64) { atomic.StoreUint64(&e.valid, e.valid|lines) }
-
-func (c *pages) now() uint64 { return atomic.LoadUint64(&c.epoch) }
 
 // merge copies the lines of a flight into the page, but for what is dirty there.
 func (c *carrier) merge(i, s uint16) {

@@ -3,7 +3,6 @@ package cache
 import (
 	"context"
 	"math/bits"
-	"sync/atomic"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -55,10 +54,10 @@ func (c *reader) hitPage(rank int, off, n uint64) unsafe.Pointer {
 		}
 	}
 	e := &c.entries[i]
-	valid := atomic.LoadUint64(&e.valid)
+	valid := e.valid
 	first := o >> (c.lineShift & 63)
 	up := uint64(bits.TrailingZeros64(^(valid >> first))) // lines from the first on
-	if n > (first+up)<<(c.lineShift&63)-o || atomic.LoadUint64(&e.epoch) < c.epoch || up == 0 {
+	if n > (first+up)<<(c.lineShift&63)-o || e.epoch < c.epoch || up == 0 {
 		return nil
 	}
 	down := uint64(bits.LeadingZeros64(^(valid << (63 - first)))) - 1 // lines before it
