@@ -111,7 +111,8 @@ func (s *Sender) Stats() SenderStats { return s.stats }
 // recall gives back what the peer asks for, as far as it is unused. What messages took
 // comes back to the peer's pool with them. One credit stays for a while if a message
 // waits for it here: where messages travel for longer than RecallAfter, a grant and
-// its recall arrive together, and no message would ever be sent.
+// its recall arrive together, and no message would ever be sent: 40 senders with 3 credits
+// sent none in 2000 rounds.
 func (s *Sender) recall(h *Header, now time.Duration) {
 	if d := ahead(h.Recall, s.seen); d > 0 {
 		back := min(d, s.Balance())
