@@ -26,7 +26,7 @@ type BudgetConfig struct {
 	Limit int64
 	// Adapt has Observe change the limit; nil: it changes by SetLimit only.
 	Adapt *AdaptConfig
-	// Memory is what is known of the machine's memory at the start. A static limit above it is
+	// Memory is the known state of the machine's memory at the start. A static limit above it is
 	// refused; an adaptive one begins with what it leaves. The zero value knows nothing.
 	Memory Reading
 
@@ -55,20 +55,20 @@ type BudgetConfig struct {
 
 	// Now is the time since an arbitrary origin. nil: the system's monotonic clock.
 	Now func() time.Duration
-	// NewParker returns a Parker that nobody uses. nil: one of a channel.
+	// NewParker returns an unused Parker. nil: one of a channel.
 	NewParker func() Parker
 }
 
 // AdaptConfig are the parameters of a limit that follows the machine's memory. The limit is never
-// below Floor and, unless Floor is above it, never above what the memory leaves.
+// below Floor and, unless Floor is above it, never above the memory that is left.
 type AdaptConfig struct {
-	// Floor is the least limit in bytes: what is set apart and the largest set. 0: 1/8 of the first
+	// Floor is the least limit in bytes: the parts set apart and the largest set. 0: 1/8 of the first
 	// ceiling.
 	Floor int64
-	// Ceiling is the largest limit in bytes. 0: what the memory leaves.
+	// Ceiling is the largest limit in bytes. 0: the memory that is left.
 	Ceiling int64
 	// Headroom is how many bytes of the memory are left to the kernel and to others. 0: 1/16 of the
-	// tightest bound, and at most 100 MB, which is what the paper takes.
+	// tightest bound, and at most 100 MB, as in the paper.
 	Headroom int64
 	// Step is by how much the limit grows at a time. 0: 1/16 of the first ceiling.
 	Step int64

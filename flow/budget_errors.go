@@ -62,7 +62,7 @@ func (e *HoldAndWaitError) Error() string {
 // Is matches ErrHoldAndWait.
 func (e *HoldAndWaitError) Is(target error) bool { return target == ErrHoldAndWait }
 
-// MemoryStallError says why a claim waits: its own place, and who holds the bytes.
+// MemoryStallError says why a claim waits: its own place, and the holders of the bytes.
 type MemoryStallError struct {
 	Need    int64         // of the claim, in bytes
 	Owner   string        // of the claim, "" if it has none

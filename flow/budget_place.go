@@ -5,20 +5,20 @@ import (
 	"errors"
 )
 
-// Places in regions (FetchSet.Placed): what is granted may have to wait for one, which a Budget
-// does not give. It is told, so that whoever waits has an age, and who has the places is known.
+// Places in regions (FetchSet.Placed): a granted set may have to wait for one, which a Budget
+// does not give. It learns of the wait, so that it has an age and the holders of places are known.
 
-// Placed says that the memory of the set is in a region of a fixed size, where what is free may lie
-// apart: what it holds can keep another set from its memory though bytes are granted. So it counts
-// as held however small it is; and with a reserve, who holds and waits for a set that is placed is
+// Placed says that the memory of the set is in a region of a fixed size, where free memory may lie
+// apart: its memory can keep another set from its memory though bytes are granted. So it counts
+// as held however small it is; and with a reserve, a holder that waits for a placed set is
 // served from there, whether or not there are other bytes.
 func (s *FetchSet) Placed() { s.placed = true }
 
-// WaitsForPlace says that a set, whose fetches are being started, waits for its memory in a region,
+// WaitsForPlace says that a set that starts its fetches waits for its memory in a region,
 // until it is said that it does not.
 func (p *Pending) WaitsForPlace(waits bool) { p.b.lands(&p.claim, waits) }
 
-// WaitsForPlace is that of a set.
+// WaitsForPlace is Pending.WaitsForPlace of an offer.
 func (o *Offer) WaitsForPlace(waits bool) { o.b.lands(&o.claim, waits) }
 
 func (b *Budget) lands(c *claim, waits bool) {
@@ -50,7 +50,7 @@ func (b *ledger) inPlace(c, other *claim) bool {
 }
 
 // HoldAndWait is why Wait must not wait for a place in a region, though bytes are granted: the
-// owner holds others, and what is granted is not the reserve's; nil: it may.
+// owner holds others, and the granted bytes are not the reserve's; nil: it may.
 func (p *Pending) HoldAndWait() error {
 	b := p.b
 	b.mu.Lock()
@@ -61,7 +61,8 @@ func (p *Pending) HoldAndWait() error {
 	return nil
 }
 
-// unplaced is the error of a wait that ended: who has the places, if it was for one until ctx did.
+// unplaced is the error of a wait that ended: it names the holders of places, if it was for one
+// until ctx did.
 func (p *Pending) unplaced(ctx context.Context, err error) error {
 	p.b.mu.Lock()
 	defer p.b.mu.Unlock()

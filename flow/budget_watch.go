@@ -97,7 +97,7 @@ func (b *ledger) stallLocked(c *claim, cause error) *MemoryStallError {
 
 // Watch returns a *MemoryStallError when the first in the queue, the first that waits for the
 // reserve, or the first that waits for a place in a region, has waited for StallAfter: someone
-// holds memory and does not get on, or waits for another that does. Whoever calls Observe calls it,
+// holds memory and does not get on, or waits for another that does. The caller of Observe calls it,
 // too. It changes nothing.
 func (b *Budget) Watch() error {
 	b.mu.Lock()

@@ -14,7 +14,7 @@ var (
 	ErrNoReply = errors.New("flow: every reply buffer is reserved: poll until a reply arrives")
 	// ErrNotOpen is the error without a connection.
 	ErrNotOpen = errors.New("flow: peer not open")
-	// ErrStale is the error of a message whose connection is over. Its buffer must
+	// ErrStale is the error of a message of an ended connection. Its buffer must
 	// be posted again like any other; the message must not be handled.
 	ErrStale = errors.New("flow: message of an earlier connection")
 )

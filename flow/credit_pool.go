@@ -49,7 +49,7 @@ type PoolStats struct {
 	Violations uint64 // headers and messages that broke the protocol
 }
 
-// NewPool returns the account of a pool whose buffers are all posted.
+// NewPool returns the account of a pool with all buffers posted.
 func NewPool(cfg PoolConfig) (*Pool, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {

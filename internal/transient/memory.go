@@ -211,7 +211,8 @@ func (m *Memory) Budget() *Budget { return m.budget }
 // most is how many bytes of the pool of pages may have memory.
 func (m *Memory) most() uint64 { return uint64(m.budget.BufferLimit()) }
 
-// idleAfter is for how long memory stays with the job that is free.
+// idleAfter is for how long free memory stays with the job: a page fault and its clearing cost as
+// much as the copy into the page. Kept memory makes way for claims.
 const idleAfter = 200 * time.Millisecond
 
 // watch follows the machine's memory, gives back what is idle, and reports stalls.
