@@ -90,7 +90,7 @@ func (l *lane) Post(b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error
 	return nil
 }
 
-// checkBatch refuses what is wrong whatever happens to the peers.
+// checkBatch refuses a batch that is wrong whatever happens to the peers.
 func (e *queueSet) checkBatch(b *fabric.Batch, told *fabric.Completions) error {
 	if err := b.Check(told); err != nil {
 		return fmt.Errorf("ibv: %w", err)
@@ -146,7 +146,7 @@ func (l *lane) stage(pieces []fabric.Piece, group int32) {
 	b.more, b.group = false, none
 }
 
-// queueTo is the queue to a piece's peer. What was staged before goes first where the lane has to
+// queueTo is the queue to a piece's peer. Requests staged before go first where the lane has to
 // connect, which may close another connection.
 func (e *queueSet) queueTo(p *fabric.Piece) (*sendQueue, error) {
 	q := e.queues[p.Peer]
@@ -159,7 +159,7 @@ func (e *queueSet) queueTo(p *fabric.Piece) (*sendQueue, error) {
 	return q, nil
 }
 
-// stagePiece stages one. Its error is that of a piece that was not posted to its end.
+// stagePiece stages one. An error means that the piece was not posted to its end.
 func (l *lane) stagePiece(q *sendQueue, p *fabric.Piece) error {
 	e := l.set
 	if p.Kind == fabric.KindAtomic {
@@ -264,8 +264,8 @@ func (b *batching) stretchSlot(q *sendQueue, what kind, m *fabric.Memory) (int, 
 	return slot, w, nil
 }
 
-// endStretch makes a request of the stretch, if there is one. It asks for a completion if it is the
-// group's last to its peer, and before so many do not that they could fill a queue.
+// endStretch makes a request of the stretch, if there is one. It is signaled if it is the
+// group's last to its peer, and before unsignaled ones could fill a queue.
 func (b *batching) endStretch(last bool) {
 	e := b.set
 	s := &b.stretch
@@ -285,7 +285,7 @@ func (b *batching) endStretch(last bool) {
 	*s = stretch{}
 }
 
-// note keeps in mind whether the last request to a queue asks for no completion.
+// note records whether the last request to a queue is unsignaled.
 func (b *batching) note(q *sendQueue, owed bool) {
 	if !owed {
 		b.owed, b.quiet = nil, 0
@@ -294,8 +294,8 @@ func (b *batching) note(q *sendQueue, owed bool) {
 	}
 }
 
-// settleOwed has the last request to a queue completed by a probe. That is needed where what should
-// have asked for a completion was empty or failed.
+// settleOwed has the last request to a queue completed by a probe. That is needed where the piece
+// that should have been signaled was empty or failed.
 func (b *batching) settleOwed() {
 	if b.owed != nil {
 		b.set.tx.probeLater(b.owed)
@@ -353,7 +353,7 @@ func (e *queueSet) failPiece(group int32, err *fabric.OpError) {
 	}
 }
 
-// tell tells the completion of a group.
+// tell reports the completion of a group.
 func (e *queueSet) tell(o int32) {
 	p := &e.ops.all[o]
 	told, tag, err := p.told, p.tag, p.err

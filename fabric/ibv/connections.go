@@ -15,7 +15,7 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// connections are those of an endpoint. The poller makes and ends them, with mu held, which is
+// connections are an endpoint's. The poller makes and ends them, with mu held, which is
 // released while the device makes or connects a queue pair.
 type connections struct {
 	*core
@@ -36,7 +36,7 @@ type connections struct {
 	open    atomic.Int32     // connections that are up
 }
 
-// peer is what is known of a rank beside its connection.
+// peer is the state of a rank beside its connection.
 type peer struct {
 	conn  *conn
 	epoch uint32 // of the last connection
@@ -107,7 +107,7 @@ func (s *connections) to(rank int) *conn {
 	return nil
 }
 
-// peer is what is known of a rank, from now on something.
+// peer returns the state of a rank, which it makes.
 func (s *connections) peer(rank int) *peer {
 	if s.peers[rank] == nil {
 		s.peers[rank] = new(peer)
@@ -181,7 +181,7 @@ func (s *connections) repeatLater(c *conn, after time.Duration) {
 	}
 }
 
-// tryLater has a connection that cannot be made for the moment asked for again.
+// tryLater has a connection that cannot be made for the moment requested again.
 func (s *connections) tryLater(c *conn) {
 	if !c.listed {
 		c.since = s.now()
@@ -189,7 +189,7 @@ func (s *connections) tryLater(c *conn) {
 	s.repeatLater(c, askMost)
 }
 
-// ask makes the queue pair of a connection that is wanted, and sends the request.
+// ask makes the queue pair of a wanted connection, and sends the request.
 func (s *connections) ask(c *conn) {
 	if c.state != connWanted {
 		return // the peer asked first, or is dead

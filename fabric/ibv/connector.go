@@ -23,7 +23,7 @@ import (
 // flight, and no lane has to answer for another.
 //
 // A goroutine receives and sends the datagrams. It sleeps until one comes, or one of its own is to
-// be repeated. What lanes ask for is in connector_calls.go.
+// be repeated. Requests of lanes are in connector_calls.go.
 type connector struct {
 	n         *Network
 	listener  listener
@@ -149,8 +149,8 @@ func (c *connector) close() error {
 	return errors.Join(errs...)
 }
 
-// turn takes the datagrams that there are, answers them, and sends what is due. It returns how many
-// completions came.
+// turn takes the datagrams that there are, answers them, and sends datagrams that are due. It
+// returns how many completions came.
 func (c *connector) turn() int {
 	n := c.ring(1)
 	var in []datagram
@@ -226,7 +226,8 @@ func (c *connector) wake() {
 	}
 }
 
-// ring posts what is staged and, with want 1, takes what has come: its count, or -1 if it is lost.
+// ring posts staged requests and, with want 1, takes completions that have come: their number, or
+// -1 if it is lost.
 func (c *connector) ring(want int) int {
 	n, err := c.tx.ring(want, 0)
 	if err != nil {

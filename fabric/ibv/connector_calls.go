@@ -43,8 +43,8 @@ func (c *connector) usable() error {
 	return c.lost
 }
 
-// connect asks a rank for a connection of a lane's queue pair, and waits until it has one, the rank
-// is down, or ctx ends. A rank that leaves the question unanswered for Config.ConnectTimeout is
+// connect requests a connection to a rank for a lane's queue pair, and waits until it has one, the
+// rank is down, or ctx ends. A rank that leaves the request unanswered for Config.ConnectTimeout is
 // down.
 func (c *connector) connect(ctx context.Context, op string, lane, rank int, qpn, psn uint32) (link, error) {
 	c.mu.Lock()
@@ -106,7 +106,7 @@ func (c *connector) answered(at laneOf, d *datagram) bool {
 		c.mu.Unlock()
 		return rank == int(at.rank) // a copy
 	case d.kind == dgReply:
-		// It has made its end for a late copy of the request: of one that nobody waits for, or of a
+		// It has made its end for a late copy of the request: of one that no lane waits for, or of a
 		// connection that is closed.
 		c.mu.Unlock()
 		c.send(at.rank, at.lane, datagram{kind: dgClose, epoch: d.epoch})
@@ -134,7 +134,7 @@ func (c *connector) endLocked(x *call, a answer) {
 	}
 }
 
-// sendDue sends what is due, and ends what nobody answers any more.
+// sendDue sends datagrams that are due, and ends requests that stay unanswered.
 func (c *connector) sendDue(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -91,7 +91,7 @@ func (d *datagrams) sent(i int32, wc *verbs.WC) {
 	d.outAH[i] = nil
 	d.freeOut = append(d.freeOut, i)
 	if wc.Status != verbs.StatusSuccess && wc.Status != verbs.StatusFlushed {
-		// The send queue stops at an error (IBTA 1.4 vol. 1 §10.3.1.6); what is lost is lost.
+		// The send queue stops at an error (IBTA 1.4 vol. 1 §10.3.1.6); lost datagrams stay lost.
 		d.n.log.Warn("ibv: a datagram was not sent", "endpoint", d.num, "err", wc.Err())
 		_ = d.q.qp.Modify(verbs.QPAttr{State: verbs.StateRTS, CurState: verbs.StateSQE}, verbs.AttrState|verbs.AttrCurState)
 	}

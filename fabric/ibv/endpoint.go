@@ -57,7 +57,7 @@ type endpoint struct {
 	rnr    rnrCounter
 }
 
-// core is what the parts of an endpoint share.
+// core is shared by the parts of an endpoint.
 type core struct {
 	n      *Network
 	num    int
@@ -77,7 +77,7 @@ type layout struct {
 
 const (
 	bufferLine = 64
-	// A datagram that is longer than its buffer ends the queue pair, for those of all ranks (rxe,
+	// A datagram that is longer than its buffer ends the queue pair, for datagrams of all ranks (rxe,
 	// Linux 6.1): there is room for the largest, which is of one packet.
 	inStride = (grhBytes + packetMax + bufferLine - 1) / bufferLine * bufferLine
 	// packetMax is the payload of the largest packet: IBV_MTU_4096 of ibv_query_port(3) is the
@@ -94,7 +94,7 @@ func newLayout(cfg fabric.EndpointConfig) (l layout) {
 	return l
 }
 
-// messageCounters are those of Stats. What each message changes is counted under mu.
+// messageCounters are the counters of Stats. Those that each message changes change under mu.
 type messageCounters struct {
 	sends, sendBytes, arrivals, arrivalBytes uint64
 	writes, writeBytes, doorbells            uint64
@@ -140,7 +140,7 @@ func (n *Network) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint
 // build makes everything but connections, and posts all slots.
 func (p *endpoint) build() (err error) {
 	n, l, cfg := p.n, &p.layout, p.cfg
-	// All that can complete: every slot and datagram, and twice the work requests, since those of a
+	// All that can complete: every slot and datagram, and twice the work requests, since requests of a
 	// closed queue pair may stay in the completion queue.
 	need := cfg.Slots + 2*int(p.out.makeTables(cfg)) + dgramRecvs + dgramSends
 	if cq := p.listener.cq; need > cq.Cap() {

@@ -267,7 +267,7 @@ func (p *endpoint) endPeer(rank int, cause error) {
 }
 
 // drain takes all that the completion queue holds, before a queue pair is closed: some devices drop
-// what is left of it then, with the slots of its messages (mlx5_cq_clean, providers/mlx5/cq.c of
+// the rest of it then, with the slots of its messages (mlx5_cq_clean, providers/mlx5/cq.c of
 // rdma-core).
 func (p *endpoint) drain() {
 	for left := p.listener.cq.Cap(); left > 0; {

@@ -54,7 +54,7 @@ func (p *endpoint) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cook
 	return err
 }
 
-// queueCopiedLocked sends what is Copied by way of a send buffer.
+// queueCopiedLocked sends Copied data by way of a send buffer.
 func (p *endpoint) queueCopiedLocked(rank int, data []byte, f fabric.SendFlag) error {
 	if err := p.usableLocked("send"); err != nil {
 		return err
@@ -156,8 +156,8 @@ func (p *endpoint) admitLocked(rank int, b fabric.SendBuf, n int, s *source) (*c
 	return c, nil
 }
 
-// Kick posts what More held back, and probes the connections with unconfirmed messages that ask for
-// no completion.
+// Kick posts requests that More held back, and probes connections with unconfirmed unsignaled
+// messages.
 func (p *endpoint) Kick() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

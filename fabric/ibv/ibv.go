@@ -58,7 +58,7 @@ type Config struct {
 	ZeroCopyMin int64
 	// Origin says where such memory comes from; see package regcache. Default: anywhere.
 	Origin regcache.Origin
-	// Sharing is what the job's waits know of who shares the processors. Default: of the network's
+	// Sharing is the job's knowledge of processes that share the processors. Default: of the network's
 	// own.
 	Sharing *spin.Sharing
 	// OnDown is called once for each peer that the device finds down before PeerDown is called for
@@ -72,7 +72,7 @@ type Config struct {
 
 	// For tests: codes of the retransmission timeout and of the retries; 0: verbs' defaults.
 	timeout, retries uint8
-	// For tests: what is sent in the place of a datagram of connection making.
+	// For tests: the datagrams sent in the place of one of connection making.
 	mangle func(datagram) []datagram
 }
 
@@ -205,7 +205,7 @@ func (n *Network) init() (err error) {
 	return nil
 }
 
-// openDevice opens the device asked for, or the best, and settles on a port and
+// openDevice opens the wanted device, or the best, and settles on a port and
 // a GID of it.
 func (n *Network) openDevice() (verbs.GIDChoice, error) {
 	names := []string{n.cfg.Device}

@@ -101,8 +101,8 @@ func (l *lane) call(q *sendQueue) (int, error) {
 	return n, err
 }
 
-// record makes the records of a request that was posted, and then deals with what the call that
-// posted it brought.
+// record makes the records of a request that was posted, and then handles the completions that the
+// call that posted it brought.
 func (l *lane) record(q *sendQueue, what kind, block int32, buf []byte, n int, err error) (fabric.Handle, error) {
 	e := l.set
 	if err != nil {

@@ -119,7 +119,7 @@ func (n *Network) peerAddr(rank int, b []byte) (addr, error) {
 // Reach is nil if the rank runs on this host, in this network namespace, as this user, in this job
 // and with this version of the protocol, and its socket lets this rank in. That is tried, as
 // joining would: equal numbers of users may be different users in different user namespaces, and
-// what separates containers is not all told. The rank is between New and Connect.
+// the address does not tell apart all containers. The rank is between New and Connect.
 func (n *Network) Reach(rank int, b []byte) error {
 	a, err := n.peerAddr(rank, b)
 	if err != nil || rank == n.cfg.Rank {

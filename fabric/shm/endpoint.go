@@ -28,8 +28,8 @@ const (
 // received in endpoint_poll_datapath.go, notes are in endpoint_note.go, Wait is in
 // endpoint_wait.go, connections are in link.go.
 //
-// Locks, in order: polling, link.mu, mu; polling, receive.mu. A method whose name ends in Locked
-// needs the lock of its receiver; those of Poll need polling.
+// Locks, in order: polling, link.mu, mu; polling, receive.mu. A method named ...Locked
+// needs the lock of its receiver; methods of Poll need polling.
 type endpoint struct {
 	n     *Network
 	num   int
@@ -85,7 +85,7 @@ type entry struct {
 
 var _ fabric.Messenger = (*Network)(nil)
 
-// MessageLimits are those of an endpoint's memory.
+// MessageLimits are the limits of an endpoint's memory.
 func (n *Network) MessageLimits() fabric.MessageLimits {
 	return fabric.MessageLimits{MaxMessage: maxMessage, MaxNote: maxNote, MaxSlots: maxSlots, Endpoints: maxEndpoints}
 }

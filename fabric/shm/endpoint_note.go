@@ -105,7 +105,7 @@ func (ep *endpoint) queueNote(from int, data []byte) {
 	ep.pushLocked(entry{Event: fabric.Event{Kind: fabric.NoteArrived, Peer: from, Data: ep.memory[id][:m:m]}, buf: -1, note: id})
 }
 
-// returnNotesLocked takes back what the last Poll lent.
+// returnNotesLocked takes back buffers that the last Poll lent.
 func (ep *endpoint) returnNotesLocked() {
 	ep.mu.Lock()
 	ep.notes = append(ep.notes, ep.lent...)

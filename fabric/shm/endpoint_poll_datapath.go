@@ -256,7 +256,7 @@ func (ep *endpoint) takeQueuedLocked(events []fabric.Event) (n int, err error) {
 	return n, nil
 }
 
-// deliveredLocked updates what the program has been given by an event. It is false if the event may
+// deliveredLocked updates the program's view for an event. It is false if the event may
 // not come any more.
 func (ep *endpoint) deliveredLocked(e *entry) bool {
 	switch e.Kind {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kinds of packets between endpoints, after those of joining.
+// Kinds of packets between endpoints, after the packets of joining.
 const (
 	kindRequest    = 4 + iota // connect with me: slots, slot size; may bring the region
 	kindReply                 // ready: likewise
@@ -77,7 +77,7 @@ func (p *peer) send(k packet, fd int) error {
 	return err
 }
 
-// handlePacket does what a packet of a peer asks for.
+// handlePacket does what a packet of a peer requests.
 func (n *Network) handlePacket(from int, b []byte, fds []int) error {
 	defer closeAll(fds)
 	if len(b) >= noteHead && b[0] == kindNote {
