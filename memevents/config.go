@@ -109,7 +109,7 @@ type Variable struct {
 
 const wantMonitors = "auto, none, or a list of symbols, reloc, userfaultfd, patch with commas and without spaces"
 
-// Variables are those of this package.
+// Variables are this package's.
 func Variables() []Variable {
 	return []Variable{
 		{EnvEvents, "yes or no", func(v string) bool { _, err := switchedOff(v); return err == nil }},
@@ -139,7 +139,7 @@ func CheckEnvironment() error {
 	return nil
 }
 
-// takeConfig returns the choice, which is final from then on, and what is wrong with it.
+// takeConfig returns the choice, which is final from then on, and its fault.
 func takeConfig() (Config, error) {
 	config.mu.Lock()
 	defer config.mu.Unlock()

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <sys/syscall.h>
 
-/* Returns what the kernel does: the result, or -errno. */
+/* Returns the kernel's answer: the result, or -errno. */
 static inline long ibc_sys(long nr, long a, long b, long c, long d, long e, long f)
 {
 #if defined(__x86_64__)

@@ -45,7 +45,7 @@ static void vm_event(struct ibc_mem *m, uint32_t event, struct ibc_mem_range r)
 	}
 }
 
-/* The self-test makes real calls and asks which of them came by here. */
+/* The self-test makes real calls and looks which of them came by here. */
 static void seen(struct ibc_mem *m, uint32_t event)
 {
 	uint32_t tid = load(m->test_tid);
@@ -115,7 +115,7 @@ static void arrived(struct ibc_mem *m, const struct ibc_mem_call *c, const struc
 	vm_event(m, IBC_MEM_VM_MAPPED, r);
 }
 
-/* What a planned range closes and ends; the range itself is what is reported. */
+/* The range that a planned one closes and ends; the planned one itself is reported. */
 static struct ibc_mem_range struck(const struct ibc_mem_plan *p, uint32_t i)
 {
 	return p->everywhere ? (struct ibc_mem_range){0, UINT64_MAX} : p->gone[i];

@@ -1,4 +1,4 @@
-/* What the objects of the data path share: ibc_mem_hooks.c, ibc_mem_plan.c, ibc_mem_next.c,
+/* Shared by the objects of the data path: ibc_mem_hooks.c, ibc_mem_plan.c, ibc_mem_next.c,
  * ibc_mem_window.c.
  *
  * A hook runs on any thread, in signal handlers, before any constructor, and inside the Go

@@ -3,7 +3,7 @@
  * of objects that dlopen brings later too, for which dlopen itself is among the names. Also used to
  * look at where the entries point: another library may have changed them.
  *
- * What the libc and the loader call inside uses no entry, and is not seen this way. */
+ * Calls inside the libc and the loader use no entry, and are not seen this way. */
 #include "ibc_mem.h"
 
 #include <dlfcn.h>
@@ -169,7 +169,7 @@ static int inside(const struct dl_phdr_info *o, const void *p)
 }
 
 /* Where the loader lets an entry lead: to a definition, to the object's own code that resolves it,
- * or to that of the executable (the address of a function that a program without
+ * or to the executable's (the address of a function that a program without
  * position-independent code takes). */
 static int usual(const struct dl_phdr_info *o, int event, const void *p)
 {
@@ -221,8 +221,8 @@ static int writable(const struct dl_phdr_info *o, const void *p)
 }
 
 /* Tables of functions begin with the address of a call (SQLite's of system calls do). Such a word
- * is the program's own, and may hold anything by now: it is changed only where it holds what the
- * loader wrote, and never called. */
+ * is the program's own, and may hold anything by now: it is changed only where it holds the address
+ * that the loader wrote, and never called. */
 static void patch_pointer(struct walk *w, const struct dl_phdr_info *o, const char *name, void **slot)
 {
 	int event = event_of(name);
@@ -256,7 +256,7 @@ static int exists_in(const char *dirs, const char *file, const char *origin, cha
 	return 0;
 }
 
-/* The loader looks for a bare name in the run path of the object that asks, and now we ask in its
+/* The loader looks for a bare name in the run path of the calling object, and now we call in its
  * place: so its run path is looked at here, in the loader's order (ld.so(8)): RPATH,
  * LD_LIBRARY_PATH, RUNPATH. */
 static int in_run_path(const char *file, void *caller, char *path, size_t cap)

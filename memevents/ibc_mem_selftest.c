@@ -133,8 +133,8 @@ static intptr_t call(struct trial *t, uint32_t event, intptr_t a, intptr_t b, in
 	return ibc_mem_call(event, t->raw, args, &t->err);
 }
 
-/* Watches a range; -1 if it cannot be. The range is the test's own, so what else changes does not
- * matter; but what was unmapped here before, by the trial before this, may still have to be dealt
+/* Watches a range; -1 if it cannot be. The range is the test's own, so other changes do not
+ * matter; but an unmapping here by the trial before this may still have to be dealt
  * with. */
 static int64_t watch(struct trial *t, uintptr_t at, size_t len)
 {
@@ -196,7 +196,7 @@ static int try_mmap(struct trial *t)
 	return ok;
 }
 
-/* From p to q, over what is there: both must be noticed. */
+/* From p to q, over the mapping there: both must be noticed. */
 static int try_mremap(struct trial *t)
 {
 	uintptr_t p = map(t), q = p ? map(t) : 0;
@@ -234,7 +234,7 @@ static int try_advice(struct trial *t, int advice)
 	return ok;
 }
 
-/* The break is malloc's: it is only asked for, and an impossible one refused. */
+/* The break is malloc's: it is only read, and an impossible one refused. */
 static int try_brk(struct trial *t)
 {
 	call(t, IBC_MEM_SBRK, 0, 0, 0, 0, 0, 0);

@@ -19,7 +19,7 @@ import (
 	"unsafe"
 )
 
-// Map maps n bytes of private memory, rounded up to pages, as C code would. Package syscall asks
+// Map maps n bytes of private memory, rounded up to pages, as C code would. Package syscall calls
 // the kernel itself, which hooks do not see; memory of Map that goes through Unmap may be cached as
 // regcache.Mapped also where there is no userfaultfd.
 func Map(n uintptr) (unsafe.Pointer, error) {

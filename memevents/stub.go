@@ -39,10 +39,10 @@ func (w *Watcher) Publish(Ref) bool { return false }
 // Late is nothing: there is no monitor.
 func Late() Classes { return 0 }
 
-// Reported has no kernel to ask.
+// Reported has no kernel to query.
 func (w *Watcher) Reported() bool { return false }
 
-// WaitReported has no kernel to ask.
+// WaitReported has no kernel to query.
 func (w *Watcher) WaitReported() bool { return false }
 
 // Settle has nothing to wait for.

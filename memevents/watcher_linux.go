@@ -106,10 +106,10 @@ func (w *Watcher) Close() error {
 }
 
 // Claim announces that the pages of [lo, hi), all of them mapped, are about to be registered, and
-// returns the entry that will say whether they are still the same. need is what the caller cannot
-// rule out for this memory. The tag is the caller's own. On success the caller registers, then
-// calls Publish, or Retire if registering failed. On any error it registers for this operation
-// only, or not at all.
+// returns the entry that will say whether they are still the same. need has the classes that the
+// caller cannot rule out for this memory. The tag is the caller's own. On success the caller
+// registers, then calls Publish, or Retire if registering failed. On any error it registers for
+// this operation only, or not at all.
 func (w *Watcher) Claim(lo, hi uintptr, tag uint32, need Classes) (Ref, error) {
 	return w.claim(lo, hi, tag, need, C.IBC_MEM_LOOK_ALL)
 }
@@ -117,7 +117,7 @@ func (w *Watcher) Claim(lo, hi uintptr, tag uint32, need Classes) (Ref, error) {
 // ClaimLive is Claim for a range of which every page is in use by the caller until Publish: live
 // objects, allocated blocks, maps that no other thread of the program discards meanwhile. It is not
 // for a range that was widened over pages of which the caller knows nothing, such as those between
-// two registrations. In return it is not refused because of the discards whose end is not reported;
+// two registrations. In return it is not refused because of discards without a reported end;
 // the package documentation says why it is safe.
 func (w *Watcher) ClaimLive(lo, hi uintptr, tag uint32, need Classes) (Ref, error) {
 	return w.claim(lo, hi, tag, need, C.IBC_MEM_LOOK_CALLS)
@@ -155,7 +155,7 @@ func (w *Watcher) claim(lo, hi uintptr, tag uint32, need Classes, look C.int) (R
 		C.ibc_mem_retire(w.m, slot)
 		return Ref{}, errChanging
 	}
-	// A Retest that loses a class invalidates what is claimed, after it said so here.
+	// A Retest that loses a class invalidates claimed ranges, after it said so here.
 	if e, s := covered(); need&(everywhere&^e|somewhere&^s) != 0 {
 		C.ibc_mem_retire(w.m, slot)
 		return Ref{}, errUnseen(need & (everywhere&^e | somewhere&^s))
@@ -226,7 +226,7 @@ func (w *Watcher) Retire(r Ref) {
 }
 
 // Drain appends to dst the entries that were invalidated since the last call, each once. They are
-// then the caller's: it deregisters and Retires each as soon as its Refs is 0. It asks C only if
+// then the caller's: it deregisters and Retires each as soon as its Refs is 0. It calls C only if
 // there are any.
 func (w *Watcher) Drain(dst []Ref) []Ref {
 	var slots [64]C.uint32_t

@@ -12,7 +12,7 @@ import (
 	"github.com/ibconduit/conduit/memevents"
 )
 
-// request is what a Get asks for.
+// request is a Get's.
 type request struct {
 	o      Origin
 	p      unsafe.Pointer
@@ -51,7 +51,7 @@ type flight struct {
 	done   chan struct{}
 }
 
-// plan is what is to be registered.
+// plan is a registration to be made.
 type plan struct {
 	lo, hi uintptr
 	access Access
@@ -238,16 +238,16 @@ func (c *Cache) union(p plan) (plan, bool) {
 	return p, p.joins != nil && p.bytes() <= c.cfg.MaxBytes
 }
 
-// stands reports whether what a union joins is valid still. It is asked after the claim:
-// userfaultfd watches what is mapped at that moment, and a page that was a hole then and is mapped
-// before the registration would not be watched. Pages of the exact range are mapped by the caller's
-// word, all others by that of these entries: one that became a hole before the claim has ended its
-// entry, and one that did later ends the claim.
+// stands reports whether the entries that a union joins are valid still. It is called after the
+// claim: userfaultfd watches pages mapped at that moment, and a page that was a hole then and is
+// mapped before the registration would not be watched. Pages of the exact range are mapped by the
+// caller's word, all others by these entries': one that became a hole before the claim has ended
+// its entry, and one that did later ends the claim.
 func (p *plan) stands() bool {
 	return !slices.ContainsFunc(p.joins, func(e *entry) bool { return !e.ref.Valid() })
 }
 
-// enter carries out a plan. insist: when there is no room, evict what is idle.
+// enter carries out a plan. insist: when there is no room, evict idle entries.
 func (c *Cache) enter(q *request, p plan, insist bool) (*entry, error) {
 	e, err := c.try(q, &p, insist)
 	if errors.Is(err, errChanged) { // a change meanwhile is rare; two in a row are a pattern
@@ -316,8 +316,8 @@ func (c *Cache) publish(q *request, e *entry, ref memevents.Ref, mr MR) bool {
 	lkey, rkey := mr.LKey(), mr.RKey()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Written under the lock, before another goroutine can see the entry: what is exchanged only
-	// through the table is not ordered in the eyes of the race detector.
+	// Written under the lock, before another goroutine can see the entry: values exchanged only
+	// through the table are not ordered in the eyes of the race detector.
 	e.ref, e.mr, e.lkey, e.rkey, e.frames = ref, mr, lkey, rkey, frames
 	e.stamp.Store(c.age.Load())
 	if !c.w.Publish(ref) {
@@ -333,7 +333,7 @@ func (c *Cache) publish(q *request, e *entry, ref memevents.Ref, mr MR) bool {
 	return true
 }
 
-// supersedeLocked evicts the entries that a new one serves for. Changes of what is evicted are seen
+// supersedeLocked evicts the entries that a new one serves for. Changes of evicted memory are seen
 // no more: a strict cache reports them as invalidated.
 func (c *Cache) supersedeLocked(by *entry) (n int) {
 	c.index.overlapping(by.lo, by.hi, func(e *entry) {

@@ -75,7 +75,7 @@ func (c *chain) sgeAddr(i int) uintptr { return uintptr(unsafe.Pointer(&c.sges[i
 // SetNumSGE.
 func (c *chain) SGEs(i int) []SGE { return c.sges[i*c.perWR : (i+1)*c.perWR : (i+1)*c.perWR] }
 
-// Area returns the staging area of slot i, of the size that the configuration asked for, rounded up
+// Area returns the staging area of slot i, of the configured size, rounded up
 // to 8 bytes. It is not registered.
 func (c *chain) Area(i int) []byte { return c.area[i*c.inline : (i+1)*c.inline : (i+1)*c.inline] }
 
@@ -109,7 +109,7 @@ type SendChain struct {
 	wrs []SendWR
 }
 
-// NewSendChain returns a chain whose requests are unsignalled SENDs of one scatter entry.
+// NewSendChain returns a chain of unsignalled SENDs of one scatter entry.
 func NewSendChain(cfg ChainConfig) (*SendChain, error) {
 	c := &SendChain{}
 	if err := c.init("send chain", unsafe.Sizeof(SendWR{}), cfg); err != nil {
@@ -159,7 +159,7 @@ type RecvChain struct {
 	wrs []RecvWR
 }
 
-// NewRecvChain returns a chain whose requests have one scatter entry.
+// NewRecvChain returns a chain of requests with one scatter entry.
 func NewRecvChain(cfg ChainConfig) (*RecvChain, error) {
 	c := &RecvChain{}
 	if err := c.init("receive chain", unsafe.Sizeof(RecvWR{}), cfg); err != nil {

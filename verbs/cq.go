@@ -223,7 +223,7 @@ func (x *Context) explainCQ(op string, cfg CQConfig, errno syscall.Errno) error 
 // Cap returns how many completions fit.
 func (q *CQ) Cap() int { return int(q.c.cqe) }
 
-// Arm asks for one event on the channel when the next completion arrives; with solicitedOnly, the
+// Arm requests one event on the channel when the next completion arrives; with solicitedOnly, the
 // next solicited or failed one.
 func (q *CQ) Arm(solicitedOnly bool) error {
 	const op = "ibv_req_notify_cq"
@@ -244,7 +244,7 @@ func (q *CQ) Arm(solicitedOnly bool) error {
 	return nil
 }
 
-// Resize asks for another capacity. Not every device can.
+// Resize requests another capacity. Not every device can.
 func (q *CQ) Resize(entries int) error {
 	const op = "ibv_resize_cq"
 	if err := q.use(op); err != nil {

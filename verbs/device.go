@@ -69,7 +69,7 @@ type Context struct {
 	destroy func() error
 }
 
-// Open opens a device by name and asks for its limits. It starts one goroutine, which learns of CQs
+// Open opens a device by name and reads its limits. It starts one goroutine, which learns of CQs
 // that have overrun until Close.
 func Open(name string) (*Context, error) {
 	x := &Context{reg: newRegistry()}
@@ -143,7 +143,7 @@ func (x *Context) Name() string { return x.info.Name }
 // Close, too.
 func (x *Context) Attr() DeviceAttr { return x.attr }
 
-// Port asks for the attributes of a port; the first port is 1.
+// Port reads the attributes of a port; the first port is 1.
 func (x *Context) Port(port int) (PortAttr, error) {
 	if err := x.use("ibv_query_port"); err != nil {
 		return PortAttr{}, err
@@ -193,7 +193,7 @@ func (x *Context) GIDs(port int) ([]GIDEntry, error) {
 	return gids, nil
 }
 
-// queryGIDs asks for the entries one by one, and the kernel for what they are: before rdma-core 32
+// queryGIDs reads the entries one by one, and their kinds from the kernel: before rdma-core 32
 // the library has no call for a table.
 func (x *Context) queryGIDs(p *PortAttr) ([]GIDEntry, error) {
 	var gids []GIDEntry
@@ -249,7 +249,7 @@ func (x *Context) Close() error { return x.close(x.destroy) }
 
 // GetForkStatus says whether a fork without exec is safe for registered memory. Starting programs
 // with os/exec always is: Go's fork shares the parent's memory until exec. A library too old to say
-// counts as one that was not told to protect it; without a library nothing is registered.
+// counts as one without the protection switched on; without a library nothing is registered.
 func GetForkStatus() ForkStatus {
 	if _, err := Library(); err != nil {
 		return ForkUnneeded

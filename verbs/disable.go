@@ -34,7 +34,7 @@ func (a *DeviceAttr) disable(list string) error {
 	return nil
 }
 
-// lacks is the error of asking a device for what it does not have, or what is switched off.
+// lacks is the error of a feature that a device does not have, or that is switched off.
 func lacks(op, device, feature string) error {
 	return &Error{Op: op, Device: device, Errno: syscall.EOPNOTSUPP, Err: ErrNotSupported, Detail: "the device has no " + feature, Remedy: "is it switched off by " + EnvDisable + "?"}
 }

@@ -33,7 +33,7 @@ type DoorbellConfig struct {
 // belongs to one goroutine at a time; in the debug build (-tags debug) use by two at once is an
 // ErrConcurrent.
 //
-// Queue what is to be posted with Send, Recv and SRQRecv, then call Ring. The chains'
+// Queue sub-chains with Send, Recv and SRQRecv, then call Ring. The chains'
 // slots must stay as they are until their requests complete, except inline data and the requests
 // themselves, which are copied by the post.
 type Doorbell struct {
@@ -47,14 +47,14 @@ type Doorbell struct {
 	queued [MaxBatch]queuedBatch
 }
 
-// queuedBatch is what is released after a post, and what an error names.
+// queuedBatch is released after a post, and named by an error.
 type queuedBatch struct {
 	queue *object
 	chain *chain
 	first int
 }
 
-// NewDoorbell makes a doorbell whose waits are for completions of this queue.
+// NewDoorbell makes a doorbell that waits for completions of this queue.
 func (q *CQ) NewDoorbell(cfg DoorbellConfig) (*Doorbell, error) {
 	const op = "new doorbell"
 	if cfg.Completions == 0 {
@@ -138,9 +138,9 @@ func (d *Doorbell) refuse(o *object, c *chain, first, n int) error {
 	return o.closedError("post")
 }
 
-// Ring posts what was queued, then polls until want completions have come or the budget has passed,
-// and returns how many came, at most the configured number. It polls at least once, unless want is
-// 0: then it only posts. Completions returns them.
+// Ring posts queued sub-chains, then polls until want completions have come or the budget has
+// passed, and returns how many came, at most the configured number. It polls at least once, unless
+// want is 0: then it only posts. Completions returns them.
 //
 // A sub-chain that was refused keeps only those behind it for the same queue from being posted.
 // Then the error is the first one's *PostError, see Refused; completions that came are returned
@@ -181,7 +181,7 @@ func (d *Doorbell) Call(q *QP, c *SendChain, first, n, want int, budget time.Dur
 }
 
 // PostOne posts one request of a chain and does not poll: Send and Ring in the fewest steps where
-// nothing is queued; else behind what is.
+// nothing is queued; else behind the queued ones.
 func (d *Doorbell) PostOne(q *QP, c *SendChain, i int) error {
 	x := d.d
 	if x == nil || x.batches != 0 || uint(i) >= uint(c.slots) || owner.Checked {
@@ -238,7 +238,7 @@ func (d *Doorbell) misused() error {
 	return d.fail("ring", 0, "", "one goroutine at a time").with(ErrConcurrent)
 }
 
-// ring makes the call, and lets the queues of what was posted be closed again.
+// ring makes the call, and lets the queues of posted sub-chains be closed again.
 func (d *Doorbell) ring(x *C.struct_ibc_doorbell, want int, budget time.Duration) (n int, err error) {
 	x.want, x.budget_ns = C.uint32_t(max(want, 0)), C.uint64_t(min(max(budget, 0), C.IBC_MAX_BUDGET_NS))
 	// As a number: a pointer to C memory would be looked up in Go's heap at each call.
@@ -253,7 +253,7 @@ func (d *Doorbell) ring(x *C.struct_ibc_doorbell, want int, budget time.Duration
 	return int(x.completed), err
 }
 
-// release forgets what was queued, so that its queues can be closed.
+// release forgets queued sub-chains, so that their queues can be closed.
 func (d *Doorbell) release() {
 	for i := range d.d.batches {
 		b := &d.queued[i]
@@ -278,8 +278,8 @@ func (d *Doorbell) failure() error {
 	}
 }
 
-// Refused returns what was refused of sub-chain i of the last ring, whose error was a *PostError;
-// nil: it was posted.
+// Refused returns the refusal of a part of sub-chain i of the last ring, which failed with a
+// *PostError; nil: it was posted.
 func (d *Doorbell) Refused(i int) *PostError {
 	b, q := &d.d.batch[i], &d.queued[i]
 	if b.err == 0 {
@@ -293,7 +293,7 @@ func (d *Doorbell) Refused(i int) *PostError {
 	return e
 }
 
-// Completions returns what the last ring brought. The slice is valid until the next.
+// Completions returns the completions of the last ring. The slice is valid until the next.
 func (d *Doorbell) Completions() []WC {
 	if d.d == nil {
 		return nil
@@ -334,7 +334,7 @@ func (d *Doorbell) Stats() (s DoorbellStats) {
 	return s
 }
 
-// Close frees the doorbell and forgets what was queued. In the debug build it is refused with
+// Close frees the doorbell and forgets queued sub-chains. In the debug build it is refused with
 // ErrBusy while another goroutine rings it.
 func (d *Doorbell) Close() error {
 	return d.close(func() error {

@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// AutoGID asks ChooseGID to choose.
+// AutoGID leaves the choice to ChooseGID.
 const AutoGID = -1
 
 // GIDChoice is the GID to use on a port, and why.

@@ -1,6 +1,6 @@
 /*
  * The calls that libibverbs exports: X(result, name, version of the symbol, parameters, arguments).
- * A call with several versions is wanted in the one whose parameters stand here, whatever else a
+ * A call with several versions is wanted in the one with these parameters, whatever else a
  * later library offers under its name.
  */
 #ifndef IBC_CALLS_H
@@ -40,7 +40,7 @@
 	X(int, ibv_modify_qp, "IBVERBS_1.1", (struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask), (qp, attr, mask)) \
 	X(int, ibv_destroy_qp, "IBVERBS_1.1", (struct ibv_qp *qp), (qp))
 
-/* A library or a preloaded device may lack them; who calls has another way. */
+/* A library or a preloaded device may lack them; callers have another way. */
 #define IBC_NEWER_CALLS(X) \
 	X(ssize_t, _ibv_query_gid_table, "IBVERBS_1.11", (struct ibv_context *context, struct ibv_gid_entry *out, size_t cap, uint32_t flags, size_t size), \
 	  (context, out, cap, flags, size)) \

@@ -25,7 +25,7 @@ type Memlock struct {
 // Unlimited is RLIM_INFINITY.
 const Unlimited = unix.RLIM_INFINITY
 
-// ReadMemlock asks the kernel for this process's figures.
+// ReadMemlock reads this process's figures from the kernel.
 func ReadMemlock() Memlock {
 	m := Memlock{Limit: Unlimited, CapIPCLck: sysinfo.Host().Capabilities().LocksAll()}
 	var r unix.Rlimit

@@ -85,7 +85,7 @@ type Path struct {
 }
 
 // ComputePath works out, without asking a subnet manager, the way from the local port to the remote
-// one: LID or GID, P_Key, the smaller MTU and the lower rate. On fabrics whose subnet manager
+// one: LID or GID, P_Key, the smaller MTU and the lower rate. On fabrics with a subnet manager that
 // assigns service levels per path, set local.SL.
 func ComputePath(local, remote PathEnd) (Path, error) {
 	fail := func(detail, remedy string) (Path, error) {

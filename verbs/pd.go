@@ -180,8 +180,8 @@ func (av *AddressVector) c() C.struct_ibc_av {
 	return c
 }
 
-// explainAddress adds to an error what is known about the local end of an address: the GID behind
-// its index, and what is wrong with the vector.
+// explainAddress adds to an error the known facts about the local end of an address: the GID behind
+// its index, and the vector's fault.
 func (x *Context) explainAddress(e *Error, av *AddressVector) {
 	port, err := x.Port(av.Port)
 	if err != nil {

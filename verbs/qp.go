@@ -29,7 +29,7 @@ type QPConfig struct {
 	SignalAll  bool // every send makes a completion, signalled or not
 }
 
-// QPCaps is what a queue pair was given, which may be more than was asked for.
+// QPCaps are the capacities of a queue pair, which may be larger than requested.
 type QPCaps struct {
 	MaxSendWR, MaxRecvWR, MaxSendSGE, MaxRecvSGE, MaxInline int
 }
@@ -141,7 +141,7 @@ func (x *Context) explainCreateQP(op string, cfg QPConfig, errno syscall.Errno) 
 // Num returns the QP number, which a peer needs to know.
 func (q *QP) Num() uint32 { return q.num }
 
-// Caps returns what the queue pair was given.
+// Caps returns the queue pair's capacities.
 func (q *QP) Caps() QPCaps { return q.caps }
 
 // Init moves the QP from RESET to INIT: from now on receives may be posted.
@@ -151,7 +151,7 @@ func (q *QP) Init(a InitAttr) error {
 	return q.Modify(attr, AttrState|tr.required)
 }
 
-// ReadyToReceive moves the QP from INIT to RTR: what the peer sends is taken.
+// ReadyToReceive moves the QP from INIT to RTR: messages of the peer are taken.
 func (q *QP) ReadyToReceive(a RTRAttr) error {
 	attr := QPAttr{State: StateRTR, AV: a.AV, PathMTU: a.PathMTU, DestQPN: a.DestQPN, RQPSN: a.RQPSN, MaxDestRdAtomic: a.MaxDestRdAtomic, MinRNRTimer: a.MinRNRTimer}
 	if attr.PathMTU == 0 {
@@ -190,8 +190,8 @@ func (q *QP) ToError() error { return q.Modify(QPAttr{State: StateErr}, AttrStat
 // completion.
 func (q *QP) Reset() error { return q.Modify(QPAttr{State: StateReset}, AttrState) }
 
-// Modify changes the attributes that mask names. Prefer the methods above. An error says what was
-// wrong with the attributes, as far as it can be known.
+// Modify changes the attributes that mask names. Prefer the methods above. An error names the fault
+// of the attributes, as far as it can be known.
 func (q *QP) Modify(a QPAttr, mask AttrMask) error {
 	const op = "ibv_modify_qp"
 	if err := q.use(op); err != nil {
@@ -251,7 +251,7 @@ func (q *QP) explainModify(op string, from QPState, a *QPAttr, mask AttrMask, er
 }
 
 // Close destroys the queue pair. It is refused with ErrBusy while a doorbell holds a sub-chain for
-// it. What was posted makes no completion any more.
+// it. Posted requests make no completion any more.
 func (q *QP) Close() error {
 	return q.close(func() error {
 		if rc, err := C.ibv_destroy_qp(q.c); rc != 0 {

@@ -192,7 +192,7 @@ func transitionFor(t QPType, from, to QPState) (transition, bool) {
 	return tr, ok
 }
 
-// ExplainModify says what is wrong with the attributes of a change of a QP from one state to
+// ExplainModify names the fault in the attributes of a change of a QP from one state to
 // another: missing ones, superfluous ones, or the change itself. It returns "" when mask is one
 // that the change takes.
 func ExplainModify(t QPType, from, to QPState, mask AttrMask) string {
@@ -224,7 +224,7 @@ func waysFrom(t QPType, from QPState) string {
 	return fmt.Sprintf("; from %s it may go to %s", from, strings.Join(append(ways, "RESET", "ERR"), ", "))
 }
 
-// explainValues says which attribute values cannot be right, given what is known about the device
+// explainValues says which attribute values cannot be right, given the known facts of the device
 // and port.
 func explainValues(a *QPAttr, mask AttrMask, dev *DeviceAttr, port *PortAttr, gids []GIDEntry) []string {
 	var out []string
@@ -268,7 +268,7 @@ func explainValues(a *QPAttr, mask AttrMask, dev *DeviceAttr, port *PortAttr, gi
 	return out
 }
 
-// explainAV says what is wrong with an address vector.
+// explainAV names the fault of an address vector.
 func explainAV(av *AddressVector, dev *DeviceAttr, port *PortAttr, gids []GIDEntry) []string {
 	var out []string
 	if av.Port < 1 || av.Port > dev.Ports {
