@@ -9,11 +9,11 @@ import (
 )
 
 // ErrAlone is the cause when a process that was started as one of several would become a job of one
-// rank: the environment tells of the others, but leads to none of them.
+// rank: the environment names the others, but leads to none of them.
 var ErrAlone = errors.New("this would be a job of one rank, and not of several")
 
-// alone returns an error where the environment that led to no launcher is not that of a single
-// process. Names that sites export to every login, as OMPI_MCA_* and SLURM_CONF, say nothing.
+// alone returns an error where the environment that led to no launcher is not a single
+// process's. Names that sites export to every login, as OMPI_MCA_* and SLURM_CONF, say nothing.
 func alone(env environment, program string) error {
 	says := func(remedy string, names ...string) error {
 		set := ""
@@ -47,7 +47,7 @@ func alone(env environment, program string) error {
 	return nil
 }
 
-// firstSpecialStep: from here on SLURM_STEP_ID names what is no step of ranks: the batch script,
+// firstSpecialStep: from here on SLURM_STEP_ID names no step of ranks: the batch script,
 // the shell of an interactive salloc (slurm.h, SLURM_INTERACTIVE_STEP and its neighbours).
 const firstSpecialStep = 0xfffffff0
 
@@ -64,6 +64,6 @@ func ownProgram() string {
 	return os.Args[0]
 }
 
-// goTest says whether this process is a binary of go test, which nobody starts as ranks by mistake:
-// tests run in the shell of an allocation as anywhere else.
+// goTest says whether this process is a binary of go test, which is not started as ranks by
+// mistake: tests run in the shell of an allocation as anywhere else.
 func goTest() bool { return flag.Lookup("test.v") != nil }

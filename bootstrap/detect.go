@@ -49,7 +49,7 @@ func (env environment) number(name string) (int, error) {
 	return int(n), nil
 }
 
-// detected is how this process joins, and what the user should know.
+// detected is how this process joins, and notes for the user.
 type detected struct {
 	backend  string // "self", "launch", "tcp", "pmi1", "pmix"
 	by       string // the variables that decided
@@ -110,10 +110,10 @@ type source struct {
 	find    func(environment) (detected, bool, error)
 }
 
-// sources in the order in which they are asked. Those of PMI, PMIx and Open
-// MPI come before Slurm's own variables: under mpiexec inside an allocation
+// sources in the order in which they are tried. PMI's, PMIx's and Open
+// MPI's come before Slurm's own variables: under mpiexec inside an allocation
 // the latter describe mpiexec's proxies, not the ranks. Likewise torchrun runs
-// inside srun, whose PMI or PMIx is that of torchrun itself.
+// inside srun, the PMI or PMIx of which is torchrun's own.
 var sources = []source{
 	{"launch", fromOwn},
 	{"tcp", fromTorchrun},

@@ -22,8 +22,8 @@ const endedMost = 1 << 20
 // is lost. nil: the launcher gave none.
 type endedList struct{ file *os.File }
 
-// openEnded takes the list that the launcher gave. As with the life pipe, what is not there is not
-// missed.
+// openEnded takes the list that the launcher gave. As with the life pipe, a missing one is no
+// error.
 func openEnded(env environment) *endedList {
 	const variable = "IBCONDUIT_ENDED_FD"
 	spec := env.get(variable)

@@ -22,7 +22,7 @@ import (
 const pmiChunk = 512
 
 // pmi1 is the exchange of Hydra, of srun --mpi=pmi2 and of Flux. Its key-value
-// store is asked only for what PMI-1 has always had: an unknown command makes
+// store is used only for calls that PMI-1 has always had: an unknown command makes
 // Hydra end the job.
 type pmi1 struct {
 	identity
@@ -293,7 +293,7 @@ func parsePMIHead(s string) (pieces, size int, sum uint32, err error) {
 	return int(n), int(b), uint32(c), nil
 }
 
-// barrier also publishes what was put. PMI does not name the ranks that are missing.
+// barrier also publishes the values put. PMI does not name the ranks that are missing.
 func (p *pmi1) barrier(ctx context.Context) error {
 	begun := time.Now()
 	_, err := p.conn.call(ctx, "cmd=barrier_in", "barrier_out")

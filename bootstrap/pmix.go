@@ -44,7 +44,7 @@ func joinPMIx(ctx context.Context, opts Options) (backend, error) {
 	return p, nil
 }
 
-// watch makes losses of what the launcher tells.
+// watch makes losses of the launcher's events.
 func (p *pmixed) watch(found context.CancelCauseFunc) {
 	defer close(p.losses)
 	known := map[uint32]bool{uint32(p.rank): true}

@@ -17,7 +17,7 @@ type uplink interface {
 	fail(why *cause)
 }
 
-// echoWait bounds how long a rank whose context ended waits for the hub's
+// echoWait bounds how long a rank waits after the end of its context for the hub's
 // answer: the outcome, if that was on its way, or which ranks were missing.
 const echoWait = 500 * time.Millisecond
 
@@ -169,7 +169,7 @@ func (s *seat) lossesLocked(f *failure) []*failure {
 	return all
 }
 
-// leftEarly is what is said of who left but not in good order.
+// leftEarly describes a rank that left but not in good order.
 const leftEarly = "left the job without the others"
 
 // lossLocked makes of a failure what Lost delivers. Of a rank that left because of another it names

@@ -76,7 +76,7 @@ const whyGone = "a second Join of one process, or a program that inherited the v
 	"has started: a wrapper that starts the rank must hand on its descriptors (Python's subprocess: close_fds=False); " +
 	"IBCONDUIT_BOOTSTRAP=self makes it a job of its own"
 
-// errTaken is what a second program of a rank is told.
+// errTaken is the error of a second program of a rank.
 var errTaken = errors.New("another program of this rank has joined the job already, as with sh -c 'a && b'. A rank joins once: " +
 	"give each program a launcher of its own (ibrun a && ibrun b), or a job of its own (IBCONDUIT_BOOTSTRAP=self)")
 

@@ -197,7 +197,7 @@ func (r *root) problemLocked(h hello) *JoinError {
 	return nil
 }
 
-// explained says of refusals what the words of TLS mean here.
+// explained says of refusals which meaning the words of TLS have here.
 func explained(refused string) (text string) {
 	if strings.Contains(refused, "bad certificate") {
 		text += " (a bad certificate: that process has another secret, or none)"

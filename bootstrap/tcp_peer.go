@@ -209,7 +209,7 @@ func (p *peer) handle(kind frameType, body []byte) error {
 var errRootLeft = errors.New("rank 0 has left")
 
 // ended is the end of the connection: rank 0's death, unless it left. Once it is lost the launcher
-// alone tells of other deaths, be they together with that of rank 0 or later. If all is in order,
+// alone reports other deaths, be they together with rank 0's or later. If all is in order,
 // ranks end without being lost.
 func (p *peer) ended(err error) {
 	if !errors.Is(err, errRootLeft) {

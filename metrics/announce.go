@@ -22,7 +22,7 @@ type announcement struct {
 // files matches the announcements of a directory.
 const files = "ibconduit-*.json"
 
-// announce writes the file, and removes those of ranks that have ended without doing so, which
+// announce writes the file, and removes the files of ranks that have ended without doing so, which
 // would be targets that do not answer.
 func announce(dir string, addr *net.TCPAddr) (*announcement, error) {
 	host, err := os.Hostname()
@@ -56,7 +56,7 @@ func announce(dir string, addr *net.TCPAddr) (*announcement, error) {
 	return &announcement{name, f}, nil
 }
 
-// removeDead removes what nobody holds.
+// removeDead removes files that no process holds.
 func removeDead(dir string) {
 	names, _ := filepath.Glob(filepath.Join(dir, files))
 	for _, name := range names {

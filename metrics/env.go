@@ -35,17 +35,17 @@ type Server struct {
 	closeErr error
 }
 
-// ServeEnv serves metrics as the environment says, until Close: by default those of the job, else
-// those of cs, of which one may be the job's Collector.
+// ServeEnv serves metrics as the environment says, until Close: by default the job's, else
+// the metrics of cs, of which one may be the job's Collector.
 //
-// IBCONDUIT_METRICS is a port, to which the rank's place among those of its host is added, so that
+// IBCONDUIT_METRICS is a port, to which the rank's place on its host is added, so that
 // each rank has its own; or host:port, without which it is a loopback address that other hosts do
 // not reach. With port 0 each rank has any that is free. Without the variable nothing is served,
 // and the Server is nil.
 //
 // With IBCONDUIT_METRICS_DIR the address is written to a file of that directory as Prometheus finds
-// targets by (file_sd_configs), and a rank whose port is taken takes another one. Close removes it;
-// that of a rank that was killed the next rank that begins.
+// targets by (file_sd_configs), and a rank takes another port if its own is taken. Close removes
+// it; the next rank that begins removes a killed rank's.
 //
 // With IBCONDUIT_METRICS_PPROF=1, on loopback only, /debug/pprof/ has the profiles of package
 // runtime/pprof beside /metrics, and profile, of the processor.

@@ -43,7 +43,7 @@ func (s jobSource) Figures(add func(Figure)) {
 	}
 }
 
-// state is what the job is, and how it fares.
+// state is the job's figures and health.
 func (s jobSource) state(add func(Figure)) {
 	gauge := func(name, help string, v int) {
 		add(Figure{Name: name, Help: help, Kind: Gauge, Value: float64(v)})

@@ -33,7 +33,7 @@ func (t teller) counts(name, help, label string, samples ...sample) {
 	}
 }
 
-// messages are the counters of the program's active messages over one network, library those of the
+// messages are the counters of the program's active messages over one network, library the
 // library's own: series of the same names behind the prefix library_.
 func messages(network string, s am.Stats, add func(Figure)) { tell(teller{network, "", add}, s) }
 
@@ -127,7 +127,7 @@ func messageCredits(t teller, s *flow.PoolStats) {
 	t.count("message_credit_violations_total", "Headers and messages that broke the protocol of credits.", s.Violations)
 }
 
-// messagePorts are what the network did for the messages.
+// messagePorts are the network's counters for the messages.
 func messagePorts(t teller, s *fabric.EndpointStats) {
 	t.counts("message_port_messages_total", "Messages that the network carried, replies and pings included.",
 		"direction", sample{"sent", s.Sends}, sample{"arrived", s.Arrivals})

@@ -45,7 +45,7 @@ func MapFD(fd int, n int64) (*Mapping, error) {
 	return m, nil
 }
 
-// checkFile refuses what is not a memfd sealed against shrinking, and returns
+// checkFile refuses files other than a memfd sealed against shrinking, and returns
 // the size of its pages.
 func checkFile(fd int) (page uint64, huge bool, err error) {
 	// Only memfds have seals; other files answer EINVAL (fcntl(2), F_GET_SEALS).

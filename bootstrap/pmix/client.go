@@ -141,7 +141,7 @@ func (c *Client) Get(ctx context.Context, rank int, key string) ([]byte, error) 
 	return b, err
 }
 
-// Abort asks the launcher to end the job with a code. It returns when the launcher has been told,
+// Abort has the launcher end the job with a code. It returns when the launcher has the request,
 // or ctx has ended.
 func (c *Client) Abort(ctx context.Context, code int, msg string) error {
 	done := make(chan C.int, 1)
@@ -190,7 +190,7 @@ func (c *Client) listen() error {
 	return nil
 }
 
-// Events delivers what the launcher tells of the ranks. It is closed by Close.
+// Events delivers the launcher's reports of the ranks. It is closed by Close.
 func (c *Client) Events() <-chan Event { return c.events }
 
 // Close takes leave of the launcher, unless a call is still in progress: that one fails with

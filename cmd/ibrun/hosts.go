@@ -20,8 +20,8 @@ type slots struct {
 	n    int
 }
 
-// hosts places the ranks: n are those of all programs, of which some are behind a colon. Without
-// hosts, or where they are all this one, there are none.
+// hosts places the ranks: n is the number of all programs' ranks, of which some are behind a colon.
+// Without hosts, or where they are all this one, there are none.
 func (c *command) hosts(behind int) (all []launch.Host, n int, err error) {
 	var list []slots
 	switch {
@@ -130,7 +130,7 @@ func slotsOf(text string) (int, error) {
 // -n passes as it does slots, and the network interface of Hydra's own connections.
 var passed = []string{"max_slots", "max-slots", "slots_max", "slots-max", "ifhn"}
 
-// hostWord reads a word behind a host, which may say how many ranks it has; n is what was before.
+// hostWord reads a word behind a host, which may say how many ranks it has; n is the number before.
 func hostWord(w string, n int) (int, error) {
 	k, v, ok := strings.Cut(w, "=")
 	switch {

@@ -165,7 +165,7 @@ var valued = []string{"-n", "--ranks", "-H", "--host", "--hostfile", "-x", "--en
 // words are the arguments of one program of a job: ibrun's, and then its own, unchanged.
 type words struct{ ours, program []string }
 
-// options are what the parser sees: the program is only there or not.
+// options are the words that the parser sees: the program is only there or not.
 func (w words) options() []string {
 	if len(w.program) == 0 {
 		return w.ours
@@ -196,7 +196,7 @@ func split(args []string) []words {
 	return []words{{args[:i], args[i:]}}
 }
 
-// version is that of the module, or of the commit, that ibrun was built from.
+// version is the version of the module, or of the commit, that ibrun was built from.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -20,8 +20,8 @@ const (
 	envLibrary = "IBCONDUIT_MEMEVENTS_LIB"
 )
 
-// preload is the variable LD_PRELOAD of all ranks: the library first, then what was there. before
-// is that, of the environment or of --env.
+// preload is the variable LD_PRELOAD of all ranks: the library first, then its former value. before
+// is that value, of the environment or of --env.
 func preload(before string) (string, error) {
 	lib, err := findLibrary()
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 )
 
 // agentBanner is the first line of an agent; what a shell says before it is passed over. The number
-// is that of the protocol.
+// is the protocol's.
 const agentBanner = "ibrun-agent 1"
 
 // spec is what an agent is to start.
@@ -36,7 +36,7 @@ type spec struct {
 	Grace, Silence time.Duration
 }
 
-// Numbers of the streams that both sides know; those of relays come behind.
+// Numbers of the streams that both sides know; relays' numbers come behind.
 const (
 	stdinStream = 0
 	firstRelay  = 1 << 28
@@ -61,11 +61,11 @@ type agency struct {
 	ready   chan struct{} // closed when the rendezvous is open
 }
 
-// Agent is the life of an agent: what a program does whose arguments are Config.Agent. It returns
+// Agent is the life of an agent: the work of a program with the arguments Config.Agent. It returns
 // the exit code.
 func Agent(in io.Reader, out io.Writer) int {
 	l := newLayout(os.Getenv) // before anything is opened
-	// The end of the session is the end of the channel. Asked for, not ignored: the ranks would
+	// The end of the session is the end of the channel. Caught, not ignored: the ranks would
 	// inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE, syscall.SIGHUP, syscall.SIGINT)
 	ended := make(chan os.Signal, 1)

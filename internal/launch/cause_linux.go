@@ -11,8 +11,8 @@ import (
 	"github.com/ibconduit/conduit/internal/sysinfo"
 )
 
-// memoryKills watches the memory group of this process, which is that of its ranks, for processes
-// that the kernel kills for want of memory.
+// memoryKills watches the memory group of this process, which is also its ranks' group, for
+// processes that the kernel kills for want of memory.
 type memoryKills struct {
 	root   sysinfo.Root
 	group  *sysinfo.Cgroup // nil: there is none
@@ -48,7 +48,7 @@ func (m *memoryKills) text() string {
 // samples, one in 10 ms at the slowest clock.
 const tick = 100 * time.Millisecond
 
-// cause is what the machine knows of why a signal has ended a rank, or a program of a shell that is
+// cause is the machine's reason why a signal has ended a rank, or a program of a shell that is
 // the rank. killed says that it was sent from here.
 func (m *memoryKills) cause(state *os.ProcessState, killed bool) string {
 	status := state.Sys().(syscall.WaitStatus)

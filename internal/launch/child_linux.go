@@ -154,8 +154,8 @@ func (c *child) connect(l layout, h *handover, ended *endedList) (theirs []*os.F
 	return theirs, nil
 }
 
-// closePipes when the job has ended, not before: epoll forgets what is closed, even
-// if it is about to report it.
+// closePipes when the job has ended, not before: epoll forgets closed descriptors, even
+// if it is about to report them.
 func (c *child) closePipes() {
 	for _, p := range c.pipes {
 		_ = p.ours.Close()
@@ -207,7 +207,7 @@ func (c *child) signal(s syscall.Signal) {
 	}
 }
 
-// wait returns when the rank has ended. What is left of its group is killed
+// wait returns when the rank has ended. The rest of its group is killed
 // while the rank is still a zombie, so that the number is surely its own.
 func (c *child) wait(orders *atomic.Int64, all *children) (order int64) {
 	all.await(c.cmd)

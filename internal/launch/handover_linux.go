@@ -10,7 +10,8 @@ import (
 	"path/filepath"
 )
 
-// handover is by what the ranks of a host meet: the job's secret and, for rank 0, the listeners.
+// handover is the means by which the ranks of a host meet: the job's secret and, for rank 0, the
+// listeners.
 type handover struct {
 	job, secret string
 	dir         string   // of the socket; "" where there is none
@@ -40,7 +41,7 @@ func (h *handover) open() error {
 	return nil
 }
 
-// openSocket makes the socket in a directory of its own, that of this user only.
+// openSocket makes the socket in a directory of its own, for this user only.
 func (h *handover) openSocket() (err error) {
 	for _, parent := range socketParents() {
 		dir, e := os.MkdirTemp(parent, dirPrefix) // its mode is 0700
@@ -70,7 +71,7 @@ func (h *handover) openPort() error {
 		return err
 	}
 	defer ln.Close()
-	// Without the interface the address can be bound all the same, and nobody dials it.
+	// Without the interface the address can be bound all the same, and no rank dials it.
 	c, err := net.Dial("tcp", ln.Addr().String())
 	if err != nil {
 		return err

@@ -24,7 +24,7 @@ import (
 //
 // A rank that ends the job (Abort of package bootstrap) writes a byte before any peer learns it.
 //
-// A rank whose pipe is held by a child of its own has no place in the order until that has ended
+// A rank with a child that holds its pipe has no place in the order until that has ended
 // too.
 type deaths struct {
 	poller *os.File // the epoll instance

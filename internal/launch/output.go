@@ -129,7 +129,7 @@ func (s *stream) flushLocked() {
 	s.held = nil
 }
 
-// write puts text behind what is there, beginning a new line where another
+// write puts text behind the present output, beginning a new line where another
 // stream's is unfinished. One call of w for each call: lines stay together.
 func (k *sink) write(s *stream, text []byte) {
 	k.mu.Lock()

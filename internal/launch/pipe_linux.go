@@ -16,9 +16,9 @@ type pipe struct {
 	to   taker
 }
 
-// copy passes on what comes until the end of the pipe, or until a deadline. What had been written
-// by then is still taken, however long the destination lets it wait, but no more: a process that
-// goes on writing may be nobody's.
+// copy passes on what comes until the end of the pipe, or until a deadline. Data written
+// by then are still taken, however long the destination lets them wait, but no more: a process that
+// goes on writing may be no rank's.
 func (p *pipe) copy(s taker) {
 	takeAll(s, p.ours)
 	for left := available(p.ours); left > 0; {
@@ -47,7 +47,7 @@ func available(f *os.File) (n int) {
 	return n
 }
 
-// readNow reads what is there, whatever the deadline; 0 where there is nothing.
+// readNow reads the data that are there, whatever the deadline; 0 where there is nothing.
 func readNow(f *os.File, buf []byte) (n int) {
 	control(f, func(fd int) {
 		var err error

@@ -130,7 +130,7 @@ func Sent(variable string) bool {
 }
 
 // pumpStdin sends standard input to rank 0. A terminal is read only while this process has it: in
-// the background what is typed is another's, and to read would stop the job.
+// the background typed input is another's, and to read would stop the job.
 func pumpStdin(to *conn, stdin *os.File) {
 	defer to.CloseWrite()
 	terminal := isTerminal(stdin)

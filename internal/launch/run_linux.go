@@ -189,8 +189,8 @@ func (r *run) endOutput() (err error) {
 	return err
 }
 
-// same: two writers that are surely one, as the files of a terminal are, and those of 2>&1.
-// Comparing may panic, as for structs that hold slices; those are taken for different.
+// same: two writers that are surely one, as the files of a terminal are, and the files of 2>&1.
+// Comparing may panic, as for structs that hold slices; such are taken for different.
 func same(a, b any) (equal bool) {
 	defer func() { _ = recover() }()
 	f, _ := a.(*os.File)

@@ -28,7 +28,7 @@ const (
 	drainMost = 5 * time.Second
 )
 
-// sshOptions: no password is asked for, and a host that does not answer is given up, before
+// sshOptions: no password is requested, and a host that does not answer is given up, before
 // the connection and after; ports that the user has forwarded for his own sessions are not, nor is
 // a command of theirs run.
 var sshOptions = []string{"-x", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=4",

@@ -14,12 +14,12 @@ import (
 
 // FetchFrom in messages, all of the library's endpoints:
 //
-//	conduit.fetch       to who makes the data: number of the fetch, most bytes, hash of the name,
+//	conduit.fetch       to the maker of the data: number of the fetch, most bytes, hash of the name,
 //	                    arguments
 //	conduit.fetch.data  the data, a large payload (am.Large): number of the fetch
 //	conduit.fetch.fail  why there are none, a Medium: number of the fetch; text
 //
-// The number is the asking rank's own. Data that nobody waits for any more are refused when they
+// The number is the requesting rank's own. Unwanted data are refused when they
 // are announced.
 const (
 	fetchName     = "conduit.fetch"
@@ -29,11 +29,11 @@ const (
 	maxFetchArgs = am.MaxArgs - 3
 	maxFetchText = 512 // of an error, in bytes
 	// maxRequests is how many requests of one rank may be unanswered here. More are refused, and as
-	// many again, whose refusals are not taken, dropped.
+	// many again, with refusals that are not taken, dropped.
 	maxRequests = 4096
 )
 
-// fetchProtocol is FetchFrom, as who asks and as who makes, under Memory.mu.
+// fetchProtocol is FetchFrom, on both sides, under Memory.mu.
 type fetchProtocol struct {
 	makers map[uint64]named[*FetchRequest]
 	ask    *am.Handler
@@ -58,7 +58,7 @@ func (m *Memory) openFetches() {
 }
 
 // landing is where the data of a set's messages arrive: runs of the region, which are taken at
-// once, so that no two sets have a part each of what the other waits for.
+// once, so that no two sets have a part each of the other's need.
 type landing struct {
 	m       *Memory
 	fetches []*messageFetch
@@ -76,7 +76,7 @@ type landing struct {
 	gone   bool // they will not be
 }
 
-// bytes is what the landing takes of the region.
+// bytes is the landing's part of the region.
 func (l *landing) bytes() (n uint64) {
 	for _, f := range l.fetches {
 		n += pagepool.Round(uint64(f.n))
@@ -84,8 +84,8 @@ func (l *landing) bytes() (n uint64) {
 	return n
 }
 
-// wait is why Wait may not wait for the runs, if they were asked for. Whoever has some, or bytes
-// of the reserve, must not wait for more but in what is the reserve's: then those who have runs
+// wait is why Wait may not wait for the runs, if they were claimed. An owner of some, or of bytes
+// of the reserve, must not wait for more but in the reserve's part: then the owners of runs
 // give them back.
 func (l *landing) wait() error {
 	l.waits = true
@@ -98,7 +98,7 @@ func (l *landing) wait() error {
 	return nil
 }
 
-// begin asks for the runs.
+// begin claims the runs.
 func (l *landing) begin(first *messageFetch) {
 	sizes := make([]int, len(l.fetches))
 	for i, f := range l.fetches {
@@ -126,7 +126,7 @@ func (l *landing) withdraw(f *messageFetch, err error) bool {
 	return f.late == nil
 }
 
-// ready takes the runs, asks for what was started meanwhile, and ends what was given up.
+// ready takes the runs, requests the fetches started meanwhile, and ends those given up.
 func (l *landing) ready(offs []uint64) {
 	var send, late []*messageFetch
 	l.p.WaitsForPlace(false)
@@ -194,7 +194,7 @@ func (f *messageFetch) Rank() int { return f.rank }
 // Bytes implements flow.Fetch.
 func (f *messageFetch) Bytes() int64 { return int64(pagepool.Round(uint64(f.n))) }
 
-// Start asks for the data, when there is a place for them.
+// Start requests the data, when there is a place for them.
 func (f *messageFetch) Start(ended func(error)) {
 	f.m.mu.Lock()
 	f.state, f.ended = fetchAsked, ended
@@ -210,7 +210,7 @@ func (f *messageFetch) Start(ended func(error)) {
 	}
 }
 
-// send asks for the data, at once or as soon as a message can be sent.
+// send requests the data, at once or as soon as a message can be sent.
 func (f *messageFetch) send() {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.m.mu.Lock()
@@ -236,7 +236,7 @@ func (f *messageFetch) send() {
 	}()
 }
 
-// fail ends a fetch whose memory was granted to nobody.
+// fail ends a fetch with memory granted to no rank.
 func (f *messageFetch) fail(err error) {
 	f.m.mu.Lock()
 	if f.state != fetchAsked {
@@ -259,7 +259,7 @@ func (f *messageFetch) failed(err error) error {
 	return fmt.Errorf("conduit: fetch %q from rank %d: %w", f.name, f.rank, err)
 }
 
-// Cancel implements flow.Fetch. Data whose memory is granted are waited for.
+// Cancel implements flow.Fetch. Data with granted memory are awaited.
 func (f *messageFetch) Cancel() { f.fail(flow.ErrWithdrawn) }
 
 // Free implements flow.Fetch.
@@ -291,7 +291,7 @@ func (m *Memory) announced(a *am.Announcement) {
 	_ = a.Grant(f.land.region.begin + f.off) // an error is that it has ended: arrived learns of it
 }
 
-// arrived is told how data ended that were announced.
+// arrived takes the end of announced data.
 func (m *Memory) arrived(a *am.Announcement, err error) {
 	m.mu.Lock()
 	f := m.coming[a]

@@ -10,8 +10,8 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// FetchRequest is a request of another rank for data (Config.Fetches). It is to be answered
-// once, by any goroutine, at once or later: a rank whose data are not ready yet keeps it until they
+// FetchRequest is a request of another rank for data (Config.Fetches). It has to be answered
+// once, by any goroutine, at once or later: a rank without ready data keeps it until they
 // are.
 type FetchRequest struct {
 	m        *Memory
@@ -55,7 +55,7 @@ func (r *FetchRequest) run(f named[*FetchRequest]) {
 	})
 }
 
-// From is the rank that asks.
+// From is the requesting rank.
 func (r *FetchRequest) From() int { return r.from }
 
 // Size is how many bytes it takes at most.
@@ -91,8 +91,8 @@ func (r *FetchRequest) Reply(ctx context.Context, data []byte) error {
 	return err
 }
 
-// Fail tells the rank why there are no data; of the text 512 bytes travel. It waits for a credit;
-// after the end of ctx the rank is told as soon as there is one.
+// Fail sends the rank the reason that there are no data; of the text 512 bytes travel. It waits for
+// a credit; after the end of ctx it goes as soon as there is one.
 func (r *FetchRequest) Fail(ctx context.Context, why error) error {
 	if !r.take() {
 		return am.ErrAnswered

@@ -11,8 +11,8 @@ import (
 	"github.com/ibconduit/conduit/flow"
 )
 
-// FetchSet is data of other ranks that are needed together. They are asked for when there is memory
-// for all of them. One goroutine uses a set, that of its worker: it adds fetches, posts the set,
+// FetchSet is data of other ranks that are needed together. They are requested when there is memory
+// for all of them. One goroutine uses a set, its worker's: it adds fetches, posts the set,
 // waits for the data or cancels it. Any goroutine releases them.
 type FetchSet struct {
 	f    *Fetcher
@@ -64,7 +64,7 @@ func (s *FetchSet) Fail(err error) {
 	}
 }
 
-// Get adds a get of n bytes of a rank's user region. A rank of -1 is that of a null pointer.
+// Get adds a get of n bytes of a rank's user region. A null pointer has the rank -1.
 func (s *FetchSet) Get(out *Fetched, rank int, off uint64, n int) {
 	if s.err != nil || n == 0 {
 		return
@@ -109,7 +109,7 @@ func (s *FetchSet) add(f flow.Fetch, out *Fetched) {
 	s.set.Fetch(f) // sizes are checked
 }
 
-// Bytes is the memory that the set needs at once: that of each fetch in whole pages.
+// Bytes is the memory that the set needs at once: each fetch's in whole pages.
 func (s *FetchSet) Bytes() int64 {
 	if s.set == nil {
 		return 0
@@ -130,7 +130,7 @@ func (s *FetchSet) outs(f func(*Fetched)) {
 }
 
 // Post queues the set behind those that were posted at this rank before, and does not wait. Nothing
-// is asked for before Wait or Test.
+// is requested before Wait or Test.
 func (s *FetchSet) Post() error {
 	if err := s.mayPost(); err != nil {
 		return err
@@ -159,13 +159,14 @@ func (s *FetchSet) mayPost() error {
 	return s.f.w.Open("fetch set")
 }
 
-// errSetPosted is that of a set that is posted once more. A fetch that is added to it has no data.
+// errSetPosted is the error of a set that is posted once more. A fetch that is added to it has no
+// data.
 var errSetPosted = errors.New("conduit: the set was posted before: make another")
 
 // Granted reports whether there are bytes for the set: Wait goes on to fetch then.
 func (s *FetchSet) Granted() bool { return s.p.Granted() }
 
-// Wait waits until there is memory for the set, asks for the data, and waits for them. After an
+// Wait waits until there is memory for the set, requests the data, and waits for them. After an
 // error the set is over: its memory comes back when nothing writes to it any more.
 func (s *FetchSet) Wait(ctx context.Context) error {
 	if s.land != nil {
@@ -233,8 +234,8 @@ func (s *FetchSet) abandoned() {
 	}
 }
 
-// Release frees the memory of all fetches, whose data are there, and gives their bytes back to the
-// budget; those that were released before are not again.
+// Release frees the memory of all fetches, which have their data, and gives their bytes back to the
+// budget; earlier released ones are left alone.
 func (s *FetchSet) Release() {
 	s.outs(func(f *Fetched) { f.data = nil })
 	s.l.Release()

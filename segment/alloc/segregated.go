@@ -103,7 +103,7 @@ func (a *Segregated) Alloc(n, align uint64) (off uint64, ok bool) {
 	return a.allocPages(n, align)
 }
 
-// classFor is the smallest class whose objects all lie at multiples of align in a span, which
+// classFor is the smallest class of objects that all lie at multiples of align in a span, which
 // begins at a page.
 func classFor(n, align uint64) int {
 	c := classOf(n)
@@ -178,8 +178,8 @@ func (a *Segregated) allocPages(n, align uint64) (uint64, bool) {
 	return a.allocExact(uint32(pages), uint32(unit))
 }
 
-// allocExact looks through all free runs for one that has aligned room: the search by length asks
-// for more than may be needed.
+// allocExact looks through all free runs for one that has aligned room: the search by length takes
+// more than may be needed.
 func (a *Segregated) allocExact(pages, unit uint32) (uint64, bool) {
 	a.dropEmpty()
 	for _, i := range a.bins {
