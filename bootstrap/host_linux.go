@@ -48,8 +48,8 @@ func adoptFD(variable, spec string) (*os.File, error) {
 
 // inherited reads from a descriptor that was adopted, for some time at most. It may be a blocking
 // one, which has no deadlines, and must stay so: other processes may share it.
-func inherited(f *os.File, patience time.Duration) io.Reader {
-	return &pollReader{f, time.Now().Add(patience)}
+func inherited(f *os.File, timeout time.Duration) io.Reader {
+	return &pollReader{f, time.Now().Add(timeout)}
 }
 
 type pollReader struct {

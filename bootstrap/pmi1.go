@@ -26,20 +26,20 @@ const pmiChunk = 512
 // Hydra end the job.
 type pmi1 struct {
 	identity
-	conn     *pmiConn
-	kvs      string
-	gen      int           // of the next Exchange; a key is never used twice
-	patience time.Duration // until all have come to the first one
-	hint     string        // what of the launcher would have ended the job sooner
-	losses   chan Loss
-	closing  sync.Once
-	exit     func(code int)
+	conn    *pmiConn
+	kvs     string
+	gen     int           // of the next Exchange; a key is never used twice
+	timeout time.Duration // until all have come to the first one
+	hint    string        // what of the launcher would have ended the job sooner
+	losses  chan Loss
+	closing sync.Once
+	exit    func(code int)
 }
 
 func joinPMI1(ctx context.Context, env environment, opts Options) (backend, error) {
 	ctx, cancel := context.WithTimeout(ctx, opts.Timeout)
 	defer cancel()
-	p := &pmi1{losses: make(chan Loss), exit: os.Exit, patience: opts.Timeout}
+	p := &pmi1{losses: make(chan Loss), exit: os.Exit, timeout: opts.Timeout}
 	if inStep(env) && !env.has("HYDI_CONTROL_FD") {
 		p.hint = "; srun -K1 ends the job at the first failure"
 	}
@@ -192,7 +192,7 @@ func (p *pmi1) exchange(ctx context.Context, blob []byte) ([][]byte, error) {
 	p.gen++
 	if gen == 0 {
 		var cancel func()
-		ctx, cancel = firstWithin(ctx, p.patience)
+		ctx, cancel = firstWithin(ctx, p.timeout)
 		defer cancel()
 	}
 	if err := p.put(ctx, gen, blob); err != nil {
@@ -213,8 +213,8 @@ func (p *pmi1) exchange(ctx context.Context, blob []byte) ([][]byte, error) {
 
 // firstWithin bounds the first Exchange by the time to join: whether all ranks have come shows
 // there only, and no other rank has a verdict that is worth waiting for.
-func firstWithin(ctx context.Context, patience time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, patience, errOwnTime)
+func firstWithin(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, timeout, errOwnTime)
 }
 
 // put writes g<gen>.<rank> = pieces.bytes.crc32 and the pieces. base64url has

@@ -17,13 +17,13 @@ const eventTime = 200 * time.Millisecond
 // pmixed is the exchange of Open MPI's mpirun, of srun --mpi=pmix and of PRRTE.
 type pmixed struct {
 	identity
-	client   *pmix.Client
-	gen      int           // of the next Exchange; a key is never used twice
-	patience time.Duration // until all have come to the first one
-	event    time.Duration // eventTime; longer in tests only
-	losses   chan Loss
-	dead     context.Context // ends with the first death that the launcher tells of, for its cause
-	exit     func(code int)
+	client  *pmix.Client
+	gen     int           // of the next Exchange; a key is never used twice
+	timeout time.Duration // until all have come to the first one
+	event   time.Duration // eventTime; longer in tests only
+	losses  chan Loss
+	dead    context.Context // ends with the first death that the launcher tells of, for its cause
+	exit    func(code int)
 }
 
 func joinPMIx(ctx context.Context, opts Options) (backend, error) {
@@ -37,7 +37,7 @@ func joinPMIx(ctx context.Context, opts Options) (backend, error) {
 		_ = c.Close(ctx)
 		return newSelf(), nil
 	}
-	p := &pmixed{identity: identity{rank: c.Rank, size: c.Size, job: c.Namespace}, client: c, patience: opts.Timeout, event: eventTime, losses: make(chan Loss, c.Size), exit: os.Exit}
+	p := &pmixed{identity: identity{rank: c.Rank, size: c.Size, job: c.Namespace}, client: c, timeout: opts.Timeout, event: eventTime, losses: make(chan Loss, c.Size), exit: os.Exit}
 	dead, found := context.WithCancelCause(context.Background())
 	p.dead = dead
 	go p.watch(found)
@@ -73,7 +73,7 @@ func (p *pmixed) exchange(ctx context.Context, blob []byte) (blobs [][]byte, err
 	defer done()
 	if p.gen == 0 {
 		var cancel func()
-		ctx, cancel = firstWithin(ctx, p.patience)
+		ctx, cancel = firstWithin(ctx, p.timeout)
 		defer cancel()
 		defer func() {
 			if errors.As(err, new(*pmix.StatusError)) && p.dead.Err() == nil {

@@ -13,7 +13,7 @@ import (
 
 // accept serves diallers until the listener closes. Only the verdict owns the
 // deadline: a connection of a rank that has arrived carries none, or healthy
-// ranks would be blamed for those that are late.
+// ranks would be named as the cause for late ones.
 func (r *root) accept(ln net.Listener) {
 	slots := make(chan struct{}, handshakesMax)
 	var full time.Time // since when there are no descriptors for another connection
@@ -80,7 +80,7 @@ func (r *root) admit(c net.Conn) {
 		_ = c.Close()
 		return
 	}
-	r.seatOrRefuse(h, t)
+	r.admitOrRefuse(h, t)
 }
 
 // greet has both sides prove by munge what they are, where that is the way, and reads the hello.
@@ -141,10 +141,10 @@ func (r *root) refuse(c net.Conn, err error) {
 	r.rv.log.Debug("bootstrap: refused " + key)
 }
 
-// seatOrRefuse gives an authenticated rank its place, or sends it the verdict.
+// admitOrRefuse gives an authenticated rank its place, or sends it the verdict.
 // A rank that does not fit is a mistake of the user's, which more waiting does
 // not mend: it decides for all.
-func (r *root) seatOrRefuse(h hello, t *tls.Conn) {
+func (r *root) admitOrRefuse(h hello, t *tls.Conn) {
 	l := newLink(t)
 	rank := int(h.rank)
 	r.mu.Lock()

@@ -32,7 +32,7 @@ type ledger struct {
 	queue   queue.List[claim] // for bulk: the one order of all claims
 	smalls  queue.List[claim] // those of the queue that may use small
 	nested  queue.List[claim] // for the reserve; not in queue
-	landing queue.List[claim] // granted, and waiting for a place in a region, in the order of asking
+	placing queue.List[claim] // granted, and waiting for a place in a region, in the order of asking
 	holders queue.List[claim] // those granted, the oldest first
 	offers  offers
 	due     []*Offer // whose grant is to be reported when the lock is free
@@ -207,7 +207,7 @@ func (b *Budget) Close() {
 			b.endLocked(c, b.closed)
 		}
 	}
-	for c := b.landing.First(); c != nil; c = c.turn.Next() {
+	for c := b.placing.First(); c != nil; c = c.turn.Next() {
 		if c.pending != nil {
 			c.pending.parker.Unpark() // Test ends it
 		}

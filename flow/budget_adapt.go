@@ -126,7 +126,7 @@ func (b *Budget) Observe(r Reading) (d Decision, changed bool) {
 	}
 	b.mu.Lock()
 	held := b.bulk.held + b.small.held + b.unscheduled.held
-	d = b.control.decide(situation{
+	d = b.control.decide(budgetState{
 		now: b.cfg.Now(), limit: b.limit, held: held, made: held - b.unmade, peak: max(b.recent, held), waited: b.waited || b.queue.Len()+b.nested.Len() > 0,
 	}, r)
 	b.waited, b.recent = false, held
@@ -182,8 +182,8 @@ type slack struct {
 	bound string
 }
 
-// situation is a budget when a reading is made.
-type situation struct {
+// budgetState is a budget when a reading is made.
+type budgetState struct {
 	now    time.Duration
 	limit  int64
 	held   int64
@@ -194,7 +194,7 @@ type situation struct {
 
 func newController(cfg AdaptConfig) *controller { return &controller{cfg: cfg} }
 
-func (c *controller) decide(s situation, r Reading) Decision {
+func (c *controller) decide(s budgetState, r Reading) Decision {
 	d := Decision{At: s.now, From: s.limit, To: s.limit, Held: s.held, Peak: s.peak, Pinned: r.Pinned, Stalled: -1, Faults: -1}
 	d.Ceiling, d.Bound = c.ceiling(s, r)
 	pressure := c.pressure(s, r, &d)
@@ -234,7 +234,7 @@ func (c *controller) short(r Reading) bool {
 }
 
 // ceiling is the most that the limit may be, at its lowest over the window.
-func (c *controller) ceiling(s situation, r Reading) (bytes int64, bound string) {
+func (c *controller) ceiling(s budgetState, r Reading) (bytes int64, bound string) {
 	if b, known := r.tightest(); known {
 		// Memory that is made is perhaps not touched yet; no more of it than is used can be.
 		left := b.Limit - max(b.Used-max(s.made, r.Made), 0) - c.cfg.Headroom - r.GoGrowth
@@ -257,7 +257,7 @@ func (c *controller) ceiling(s situation, r Reading) (bytes int64, bound string)
 
 // pressure compares with the reading before. The first kind that is known counts: stalls, then
 // faults; a limit that was hit does in addition.
-func (c *controller) pressure(s situation, r Reading, d *Decision) Cause {
+func (c *controller) pressure(s budgetState, r Reading, d *Decision) Cause {
 	seconds := (s.now - c.at).Seconds()
 	if !c.read || seconds <= 0 {
 		return 0

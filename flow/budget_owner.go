@@ -50,7 +50,7 @@ func (o *Owner) before(c *claim, later bool) (bytes, reserved int64) {
 		case reserve:
 			reserved += h.left
 			bytes += h.left
-		case h.seq < c.seq || later && h.placed && h.pending.starting && !c.lands(h):
+		case h.seq < c.seq || later && h.placed && h.pending.starting && !c.waitsForPlace(h):
 			bytes += h.left
 		}
 	}

@@ -16,12 +16,12 @@ func (s *FetchSet) Placed() { s.placed = true }
 
 // WaitsForPlace says that a set that starts its fetches waits for its memory in a region,
 // until it is said that it does not.
-func (p *Pending) WaitsForPlace(waits bool) { p.b.lands(&p.claim, waits) }
+func (p *Pending) WaitsForPlace(waits bool) { p.b.waitsForPlace(&p.claim, waits) }
 
 // WaitsForPlace is Pending.WaitsForPlace of an offer.
-func (o *Offer) WaitsForPlace(waits bool) { o.b.lands(&o.claim, waits) }
+func (o *Offer) WaitsForPlace(waits bool) { o.b.waitsForPlace(&o.claim, waits) }
 
-func (b *Budget) lands(c *claim, waits bool) {
+func (b *Budget) waitsForPlace(c *claim, waits bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if c.held.In() == nil {
@@ -29,12 +29,12 @@ func (b *Budget) lands(c *claim, waits bool) {
 	}
 	c.turn.Leave()
 	if c.since = b.cfg.Now(); waits {
-		b.landing.Add(&c.turn, c)
+		b.placing.Add(&c.turn, c)
 	}
 }
 
-// lands reports whether another waits for a place behind c.
-func (c *claim) lands(other *claim) bool {
+// waitsForPlace reports whether another waits for a place behind c.
+func (c *claim) waitsForPlace(other *claim) bool {
 	for n := c.turn.Next(); n != nil; n = n.turn.Next() {
 		if n == other {
 			return true
@@ -66,15 +66,15 @@ func (p *Pending) HoldAndWait() error {
 func (p *Pending) unplaced(ctx context.Context, err error) error {
 	p.b.mu.Lock()
 	defer p.b.mu.Unlock()
-	if p.turn.In() == &p.b.landing && errors.Is(err, context.Cause(ctx)) {
+	if p.turn.In() == &p.b.placing && errors.Is(err, context.Cause(ctx)) {
 		return p.b.stallLocked(&p.claim, err)
 	}
 	return err
 }
 
-// landingDownLocked ends the sets that wait for a place and have fetches from a rank that is dead.
-func (b *ledger) landingDownLocked(rank int, cause error) {
-	for c := b.landing.First(); c != nil; c = c.turn.Next() {
+// placingDownLocked ends the sets that wait for a place and have fetches from a rank that is dead.
+func (b *ledger) placingDownLocked(rank int, cause error) {
+	for c := b.placing.First(); c != nil; c = c.turn.Next() {
 		if p := c.pending; p != nil && p.failed == nil && p.fetchesFrom(rank) {
 			p.failed = cause
 			p.parker.Unpark()

@@ -12,7 +12,7 @@ import (
 //	queue, and smalls if it is small    waits
 //	nested                              waits for the reserve
 //	holders                             granted: left of its bytes are held
-//	holders and landing                 and waits for a place in a region
+//	holders and placing                 and waits for a place in a region
 //	none                                over, or never posted
 type claim struct {
 	bytes    int64
@@ -33,7 +33,7 @@ type claim struct {
 	pending  *Pending      // that it belongs to
 	parker   Parker        // of the goroutine that waits; nil: none does
 
-	// Its places in queue, nested or landing, in smalls, in holders, and among what its owner holds.
+	// Its places in queue, nested or placing, in smalls, in holders, and among what its owner holds.
 	turn, short, held, own queue.Link[claim]
 }
 

@@ -249,7 +249,7 @@ func (p *Pending) Test() (*Lease, error) {
 		p.start()
 	}
 	b.mu.Lock()
-	if p.failed == nil && b.closed != nil && p.turn.In() == &b.landing {
+	if p.failed == nil && b.closed != nil && p.turn.In() == &b.placing {
 		p.failed = b.closed
 	}
 	err = p.failed
@@ -435,7 +435,7 @@ func (b *Budget) Down(rank int, cause error) {
 	for _, c := range dead {
 		b.endLocked(c, cause)
 	}
-	b.landingDownLocked(rank, cause)
+	b.placingDownLocked(rank, cause)
 	b.serveLocked()
 }
 

@@ -140,8 +140,8 @@ func (s *Sender) Asks(now time.Duration) bool {
 	return ok && now >= at
 }
 
-// Restless reports whether a control message is due now or will be by the passing of time.
-func (s *Sender) Restless() bool { return s.answer || s.dry && s.epoch != 0 }
+// ControlPending reports whether a control message is due now or will be by the passing of time.
+func (s *Sender) ControlPending() bool { return s.answer || s.dry && s.epoch != 0 }
 
 // Due is when the passing of time next makes a control message due, if ever.
 func (s *Sender) Due() (at time.Duration, ok bool) {

@@ -24,10 +24,10 @@ type MessageOptions struct {
 	// New is as in Options. Endpoints that are open when a check ends are closed before the networks.
 	New func(t T, n int, size int) []MessageRank
 
-	Ranks    int           // default 3, at least 3
-	Rounds   int           // repetitions; default 300
-	Patience time.Duration // bounds each check; default one minute
-	Host     Host          // default goroutines, in real time
+	Ranks   int           // default 3, at least 3
+	Rounds  int           // repetitions; default 300
+	Timeout time.Duration // bounds each check; default one minute
+	Host    Host          // default goroutines, in real time
 }
 
 // RunMessages checks the contract of endpoints.
@@ -85,7 +85,7 @@ func (c messageCheck) run(t T, o MessageOptions) {
 	o.Rounds = orDefault(o.Rounds, 300)
 	const segmentSize = 64 << 10
 	g := &messageGroup{o: o, ranks: o.New(t, o.Ranks, segmentSize)}
-	g.run(t, o.Host, o.Patience, func() { c.f(g) })
+	g.run(t, o.Host, o.Timeout, func() { c.f(g) })
 }
 
 // messageGroup is a group under one check.

@@ -63,7 +63,7 @@
 // Post checks a batch, stages its pieces in the chain, and rings once at the end, and before that
 // whenever the chain (128 work requests), a doorbell (32 changes of peer) or a queue is full.
 // Pieces of a group that follow each other to one peer, in one direction and with one registered
-// memory, are one request of several work requests, a stretch, with one record, and nothing is done
+// memory, are one request of several work requests, merged, with one record, and nothing is done
 // at its end but to count. So are puts that travel in the work request, and what lies in the
 // segment. Other pieces are operations with records of their own, children of the group's record.
 // The last request to a peer is signaled; before that one is only when half a queue

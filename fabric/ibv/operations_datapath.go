@@ -5,7 +5,7 @@ package ibv
 import "github.com/ibconduit/conduit/fabric"
 
 // operation is the record of one that has a handle, of a loop, of a piece of a batch that is not
-// carried out by a stretch, or of a group of a batch.
+// carried out by a merged request, or of a group of a batch.
 type operation struct {
 	generation uint32
 	next       int32

@@ -197,19 +197,19 @@ func (a *agency) stdin(cfg *Config) (back func(), err error) {
 }
 
 // output sends what a rank writes.
-func (a *agency) output(number, fd int, _ func() bool) (taker, error) {
+func (a *agency) output(number, fd int, _ func() bool) (outputWriter, error) {
 	id := outputStream(number, fd)
 	s := a.ch.stream(id)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.outputs[id] = s
-	return connTaker{s}, nil
+	return connWriter{s}, nil
 }
 
-type connTaker struct{ to *conn }
+type connWriter struct{ to *conn }
 
-func (t connTaker) take(p []byte) { _, _ = t.to.Write(p) } // after the channel's end it is nobody's
-func (t connTaker) flush()        {}
+func (t connWriter) take(p []byte) { _, _ = t.to.Write(p) } // after the channel's end it is nobody's
+func (t connWriter) flush()        {}
 
 // see waits until all ranks have ended. When the channel has ended they are ended.
 func (a *agency) see(ranks []*rank) {

@@ -23,8 +23,8 @@ type local struct {
 	numbers []int // of the ranks to start
 	paths   map[string]string
 	events  chan<- event
-	// output makes the taker of a rank's output; coming says whether more can be read already
-	output func(number, fd int, coming func() bool) (taker, error)
+	// output makes the writer of a rank's output; coming says whether more can be read already
+	output func(number, fd int, coming func() bool) (outputWriter, error)
 	rearm  func() // asks again for signals that start ignores for a moment
 	places places
 

@@ -139,7 +139,7 @@ func (a *agent) pause(d time.Duration) bool {
 
 // words are what ssh writes to its standard error, kept back while another try may follow.
 type words struct {
-	to taker
+	to outputWriter
 
 	mu    sync.Mutex
 	kept  []byte

@@ -22,7 +22,7 @@ type run struct {
 	starter   starter
 	ranks     []*rank
 	events    chan event // two for each rank, in order
-	blame     blame
+	failure   firstFailure
 	ints      int                          // SIGINTs so far
 	asked     map[syscall.Signal]time.Time // when each was forwarded last
 	out, errs *sink
@@ -105,7 +105,7 @@ func (r *run) newStarter(l layout) error {
 	return nil
 }
 
-// makeOutput makes Config.Output, or says why it cannot be used before a rank or a host is blamed.
+// makeOutput makes Config.Output, or says why it cannot be used before a rank or a host is named as the cause.
 func (r *run) makeOutput() error {
 	dir := r.cfg.Output
 	if dir == "" {
@@ -160,7 +160,7 @@ func notRegular(name string) error {
 }
 
 // output is where a rank's standard output (1) or standard error (2) goes.
-func (r *run) output(number, fd int, coming func() bool) (taker, error) {
+func (r *run) output(number, fd int, coming func() bool) (outputWriter, error) {
 	if dir := r.cfg.Output; dir != "" {
 		f, err := createOutput(filepath.Join(dir, OutputFile(number, r.cfg.N, fd)))
 		if err != nil {
@@ -243,11 +243,11 @@ func (r *run) see(ctx context.Context, err error) error {
 				defer time.AfterFunc(r.cfg.Grace, r.giveUpOutput).Stop()
 			}
 			r.starter.announce(ev.rank)
-			if err == nil && r.blame.ended(ev.rank, alive) {
+			if err == nil && r.failure.ended(ev.rank, alive) {
 				end(syscall.SIGTERM, r.cfg.Grace)
 				waited = true
 			}
-			r.blame.settle(r.ranks)
+			r.failure.settle(r.ranks)
 		case s := <-r.stops:
 			r.stopOrContinue(s.(syscall.Signal))
 		case s := <-r.cfg.Signals:
@@ -265,7 +265,7 @@ func (r *run) see(ctx context.Context, err error) error {
 			}
 			waited = r.cfg.Stacks
 		case <-hurry.C:
-			r.blame.decide()
+			r.failure.decide()
 			if waited && alive > 0 && next != 0 {
 				r.cfg.Report(fmt.Sprintf("%s did not end within %v: %v", r.alive(), r.cfg.Grace, unix.SignalName(next)))
 			}
@@ -283,13 +283,13 @@ func (r *run) see(ctx context.Context, err error) error {
 				end(syscall.SIGKILL, r.cfg.Grace)
 			}
 		case <-giveUp:
-			r.blame.decide()
+			r.failure.decide()
 			return errors.Join(err, errUnread)
 		}
-		r.blame.report(r.cfg.Report)
+		r.failure.report(r.cfg.Report)
 	}
-	r.blame.decide()
-	r.blame.report(r.cfg.Report)
+	r.failure.decide()
+	r.failure.report(r.cfg.Report)
 	return err
 }
 
@@ -349,8 +349,8 @@ func (r *run) result(err error) int {
 	switch {
 	case startCode(err) != 0:
 		return startCode(err)
-	case r.blame.first != nil:
-		return r.blame.first.code()
+	case r.failure.first != nil:
+		return r.failure.first.code()
 	case err != nil:
 		return 1
 	}

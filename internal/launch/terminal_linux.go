@@ -90,8 +90,8 @@ type groupEcho struct {
 // Times of an echo. A machine may be busy; only a signal for this process alone waits so long, and
 // only on its way to rank 0.
 const (
-	echoPatience = 500 * time.Millisecond
-	echoFresh    = time.Second // what is older belongs to an earlier signal
+	echoTimeout = 500 * time.Millisecond
+	echoFresh   = time.Second // what is older belongs to an earlier signal
 )
 
 // startEcho returns when there is one that no signal for the group ends. A Ctrl-C may end a process
@@ -159,7 +159,7 @@ func (e *groupEcho) listen() {
 
 // toGroup reports whether a signal that this process has just received was for its whole group.
 func (e *groupEcho) toGroup(s syscall.Signal) bool {
-	late := time.After(echoPatience)
+	late := time.After(echoTimeout)
 	for {
 		e.mu.Lock()
 		at, ok := e.heard[s]

@@ -57,9 +57,9 @@ func (m *Memory) openFetches() {
 	m.asked, m.coming, m.serving = map[uint64]*messageFetch{}, map[*am.Announcement]*messageFetch{}, map[int]*atomic.Int64{}
 }
 
-// landing is where the data of a set's messages arrive: runs of the region, which are taken at
+// receiveRuns is where the data of a set's messages arrive: runs of the region, which are taken at
 // once, so that no two sets have a part each of the other's need.
-type landing struct {
+type receiveRuns struct {
 	m       *Memory
 	fetches []*messageFetch
 
@@ -76,8 +76,8 @@ type landing struct {
 	gone   bool // they will not be
 }
 
-// bytes is the landing's part of the region.
-func (l *landing) bytes() (n uint64) {
+// bytes is their part of the region.
+func (l *receiveRuns) bytes() (n uint64) {
 	for _, f := range l.fetches {
 		n += pagepool.Round(uint64(f.n))
 	}
@@ -87,7 +87,7 @@ func (l *landing) bytes() (n uint64) {
 // wait is why Wait may not wait for the runs, if they were claimed. An owner of some, or of bytes
 // of the reserve, must not wait for more but in the reserve's part: then the owners of runs
 // give them back.
-func (l *landing) wait() error {
+func (l *receiveRuns) wait() error {
 	l.waits = true
 	l.m.mu.Lock()
 	pending := l.begun && !l.placed
@@ -99,7 +99,7 @@ func (l *landing) wait() error {
 }
 
 // begin claims the runs.
-func (l *landing) begin(first *messageFetch) {
+func (l *receiveRuns) begin(first *messageFetch) {
 	sizes := make([]int, len(l.fetches))
 	for i, f := range l.fetches {
 		sizes[i] = f.n
@@ -116,7 +116,7 @@ func (l *landing) begin(first *messageFetch) {
 }
 
 // withdraw reports whether a fetch that fails may end: no run is being taken for it.
-func (l *landing) withdraw(f *messageFetch, err error) bool {
+func (l *receiveRuns) withdraw(f *messageFetch, err error) bool {
 	gone := l.claim.Cancel()
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
@@ -127,7 +127,7 @@ func (l *landing) withdraw(f *messageFetch, err error) bool {
 }
 
 // ready takes the runs, requests the fetches started meanwhile, and ends those given up.
-func (l *landing) ready(offs []uint64) {
+func (l *receiveRuns) ready(offs []uint64) {
 	var send, late []*messageFetch
 	l.p.WaitsForPlace(false)
 	l.m.mu.Lock()
@@ -151,7 +151,7 @@ func (l *landing) ready(offs []uint64) {
 }
 
 // lease has the data of all fetches valid.
-func (l *landing) lease(of *flow.Lease) {
+func (l *receiveRuns) lease(of *flow.Lease) {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
 	for _, f := range l.fetches {
@@ -162,7 +162,7 @@ func (l *landing) lease(of *flow.Lease) {
 // messageFetch is a fetch of what a function at another rank makes: flow.Fetch.
 type messageFetch struct {
 	m    *Memory
-	land *landing
+	runs *receiveRuns
 	rank int
 	name string
 	n    int // bytes at most
@@ -198,13 +198,13 @@ func (f *messageFetch) Bytes() int64 { return int64(pagepool.Round(uint64(f.n)))
 func (f *messageFetch) Start(ended func(error)) {
 	f.m.mu.Lock()
 	f.state, f.ended = fetchAsked, ended
-	begin := !f.land.begun
-	f.land.begun = true
-	placed := f.land.placed
+	begin := !f.runs.begun
+	f.runs.begun = true
+	placed := f.runs.placed
 	f.m.mu.Unlock()
 	switch {
 	case begin:
-		f.land.begin(f)
+		f.runs.begin(f)
 	case placed:
 		f.send()
 	}
@@ -245,12 +245,12 @@ func (f *messageFetch) fail(err error) {
 	}
 	f.state = fetchOver
 	delete(f.m.asked, f.number)
-	giveUp, placed := f.giveUp, f.land.placed
+	giveUp, placed := f.giveUp, f.runs.placed
 	f.m.mu.Unlock()
 	if giveUp != nil {
 		giveUp()
 	}
-	if err = f.failed(err); placed || f.land.withdraw(f, err) {
+	if err = f.failed(err); placed || f.runs.withdraw(f, err) {
 		f.ended(err)
 	}
 }
@@ -265,10 +265,10 @@ func (f *messageFetch) Cancel() { f.fail(flow.ErrWithdrawn) }
 // Free implements flow.Fetch.
 func (f *messageFetch) Free() {
 	f.m.mu.Lock()
-	placed := f.land.placed
+	placed := f.runs.placed
 	f.m.mu.Unlock()
 	if placed {
-		f.land.region.Give(f.off, f.n)
+		f.runs.region.Give(f.off, f.n)
 	}
 }
 
@@ -288,7 +288,7 @@ func (m *Memory) announced(a *am.Announcement) {
 	m.coming[a] = f
 	f.state, f.size = fetchComing, a.Size()
 	m.mu.Unlock()
-	_ = a.Grant(f.land.region.begin + f.off) // an error is that it has ended: arrived learns of it
+	_ = a.Grant(f.runs.region.begin + f.off) // an error is that it has ended: arrived learns of it
 }
 
 // arrived takes the end of announced data.

@@ -18,8 +18,8 @@ type FetchSet struct {
 	f    *Fetcher
 	set  *flow.FetchSet
 	gets []*getFetch
-	land *landing // of its messages; nil: it has none
-	err  error    // of the fetches that were added, or that it was posted
+	runs *receiveRuns // of its messages; nil: it has none
+	err  error        // of the fetches that were added, or that it was posted
 
 	p *flow.Pending // once posted
 	l *flow.Lease   // once the data are there
@@ -95,12 +95,12 @@ func (s *FetchSet) From(out *Fetched, rank int, name string, n int, args []uint6
 }
 
 func (s *FetchSet) addMessage(f *messageFetch) {
-	if s.land == nil {
-		s.land = &landing{m: s.f.m}
+	if s.runs == nil {
+		s.runs = &receiveRuns{m: s.f.m}
 		s.set.Placed()
 	}
-	f.land = s.land
-	s.land.fetches = append(s.land.fetches, f)
+	f.runs = s.runs
+	s.runs.fetches = append(s.runs.fetches, f)
 	s.add(f, f.out)
 }
 
@@ -122,8 +122,8 @@ func (s *FetchSet) outs(f func(*Fetched)) {
 	for _, g := range s.gets {
 		f(g.out)
 	}
-	if s.land != nil {
-		for _, m := range s.land.fetches {
+	if s.runs != nil {
+		for _, m := range s.runs.fetches {
 			f(m.out)
 		}
 	}
@@ -135,10 +135,10 @@ func (s *FetchSet) Post() error {
 	if err := s.mayPost(); err != nil {
 		return err
 	}
-	if s.land != nil {
-		if n, most := s.land.bytes(), s.f.m.region.Bytes(); n > most {
+	if s.runs != nil {
+		if n, most := s.runs.bytes(), s.f.m.region.Bytes(); n > most {
 			return fmt.Errorf("conduit: fetch set: in the memory that other ranks write (Config.Memory.ReceiveSize): %w",
-				&flow.SetTooLargeError{Need: int64(n), Limit: int64(most), Fetches: len(s.land.fetches)})
+				&flow.SetTooLargeError{Need: int64(n), Limit: int64(most), Fetches: len(s.runs.fetches)})
 		}
 	}
 	p, err := s.set.Post()
@@ -146,8 +146,8 @@ func (s *FetchSet) Post() error {
 		return err
 	}
 	s.err, s.p = errSetPosted, p
-	if s.land != nil {
-		s.land.p = p
+	if s.runs != nil {
+		s.runs.p = p
 	}
 	return nil
 }
@@ -169,8 +169,8 @@ func (s *FetchSet) Granted() bool { return s.p.Granted() }
 // Wait waits until there is memory for the set, requests the data, and waits for them. After an
 // error the set is over: its memory comes back when nothing writes to it any more.
 func (s *FetchSet) Wait(ctx context.Context) error {
-	if s.land != nil {
-		if err := s.land.wait(); err != nil {
+	if s.runs != nil {
+		if err := s.runs.wait(); err != nil {
 			s.Cancel()
 			return err
 		}
@@ -182,7 +182,7 @@ func (s *FetchSet) Wait(ctx context.Context) error {
 // Test is Wait that does not wait: done says whether the data are there. It makes progress once.
 func (s *FetchSet) Test() (done bool, err error) {
 	s.f.reap()
-	if s.land != nil {
+	if s.runs != nil {
 		for _, e := range s.f.m.env.Endpoints() {
 			_, _ = e.Test() // its error is the set's too, if it matters
 		}
@@ -214,8 +214,8 @@ func (s *FetchSet) ended(l *flow.Lease, err error) error {
 	for _, g := range s.gets {
 		g.out.data, g.out.lease = g.mem[:g.n], l
 	}
-	if s.land != nil {
-		s.land.lease(l)
+	if s.runs != nil {
+		s.runs.lease(l)
 	}
 	return nil
 }
@@ -276,5 +276,5 @@ func (s *FetchSet) Split() (parts []FetchSet, err error) {
 // ranks write.
 func (s *FetchSet) overflows(f flow.Fetch) bool {
 	m, ok := f.(*messageFetch)
-	return ok && s.land != nil && s.land.bytes()+uint64(m.Bytes()) > m.m.region.Bytes()
+	return ok && s.runs != nil && s.runs.bytes()+uint64(m.Bytes()) > m.m.region.Bytes()
 }

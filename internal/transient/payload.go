@@ -37,11 +37,11 @@ const (
 
 // payloadProtocol is SendPayload, as sender and as receiver, under Memory.mu.
 type payloadProtocol struct {
-	takers   map[uint64]named[*Payload]
-	taken    [][]uint64 // by rank, hashes of the names that it has, ascending; fixed in Join
-	payload  *am.Large
-	unasked  *am.Handler
-	consumed *am.Handler
+	receivers map[uint64]named[*Payload]
+	taken     [][]uint64 // by rank, hashes of the names that it has, ascending; fixed in Join
+	payload   *am.Large
+	unasked   *am.Handler
+	consumed  *am.Handler
 
 	arriving map[*am.Announcement]*Payload
 	senders  map[int]*flow.UnaskedSender // to each rank that allows some
@@ -55,7 +55,7 @@ func (m *Memory) registerPayloads(table *am.Table) {
 }
 
 func (m *Memory) openPayloads() {
-	m.takers = byHash(m.cfg.Payloads)
+	m.receivers = byHash(m.cfg.Payloads)
 	m.arriving = map[*am.Announcement]*Payload{}
 	m.senders, m.told = map[int]*flow.UnaskedSender{}, map[int]uint64{}
 }
@@ -212,13 +212,13 @@ func (m *Memory) tell(rank int, total uint64) {
 	}
 }
 
-// errNoTaker refuses a payload.
-var errNoTaker = errors.New("it has no function of this name (Config.Memory.Payloads)")
+// errNoReceiver refuses a payload.
+var errNoReceiver = errors.New("it has no function of this name (Config.Memory.Payloads)")
 
 // offered claims memory from the budget, and then the region, for a payload that is announced.
 func (m *Memory) offered(a *am.Announcement) {
-	if _, ok := m.takers[a.Arg(0)]; !ok {
-		_ = a.Refuse(errNoTaker)
+	if _, ok := m.receivers[a.Arg(0)]; !ok {
+		_ = a.Refuse(errNoReceiver)
 		return
 	}
 	size := pagepool.Round(uint64(max(a.Size(), 1)))
@@ -295,12 +295,12 @@ func (m *Memory) delivered(a *am.Announcement, err error) {
 	default:
 		m.tell(p.from, 0) // the first time, what it may send unasked
 		p.data = m.region.Memory(p.off, a.Size())
-		p.run(m.takers[a.Arg(0)])
+		p.run(m.receivers[a.Arg(0)])
 	}
 }
 
 // withdraw gives back the holdings of a payload that does not come: its memory before its bytes.
-// While a run is being taken for it, the taker does so.
+// While a run is being taken for it, the goroutine that takes it does so.
 func (p *Payload) withdraw() {
 	p.m.mu.Lock()
 	p.over = true
@@ -331,9 +331,9 @@ func (m *Memory) cameUnasked(c *am.Call) {
 	}
 	m.pages.Fit(m.most())
 	p := &Payload{m: m, from: c.From(), args: append([]uint64(nil), c.Args()[min(1, c.Len()):]...), data: append([]byte{}, c.Payload()...)}
-	f, ok := m.takers[c.Arg(0)]
+	f, ok := m.receivers[c.Arg(0)]
 	if !ok {
-		m.env.Logger().Warn("payloads", "rank", c.From(), "dropped", errNoTaker)
+		m.env.Logger().Warn("payloads", "rank", c.From(), "dropped", errNoReceiver)
 		p.Release()
 		return
 	}
