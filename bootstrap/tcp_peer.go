@@ -93,8 +93,8 @@ func dialRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn,
 // errUntrusted marks an address that we may not talk to without a secret.
 var errUntrusted = errors.New("address needs a secret")
 
-// dialOnce has 2 handshake times up to its hello. After that rank 0 may have admitted this rank, and
-// would take another dial for a second process.
+// dialOnce has 2 handshake times up to its hello. After that rank 0 may have admitted this rank,
+// and would take another dial for a second process.
 func dialOnce(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, 2*rv.handshake)
 	defer cancel()

@@ -24,8 +24,8 @@ type batching struct {
 	merged mergedRequest
 }
 
-// mergedRequest is pieces that are carried out as one request: they follow each other in a group, to one
-// peer, and nothing is to be done at their end but to count them.
+// mergedRequest is pieces that are carried out as one request: they follow each other in a group,
+// to one peer, and nothing is to be done at their end but to count them.
 type mergedRequest struct {
 	last    *verbs.SendWR // nil: there is none
 	queue   *sendQueue

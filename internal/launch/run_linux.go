@@ -105,7 +105,8 @@ func (r *run) newStarter(l layout) error {
 	return nil
 }
 
-// makeOutput makes Config.Output, or says why it cannot be used before a rank or a host is named as the cause.
+// makeOutput makes Config.Output, or says why it cannot be used before a rank or a host is named as
+// the cause.
 func (r *run) makeOutput() error {
 	dir := r.cfg.Output
 	if dir == "" {
