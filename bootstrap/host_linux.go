@@ -36,7 +36,8 @@ func adoptFD(variable, spec string) (*os.File, error) {
 		return nil, fmt.Errorf("%s=%s: fstat: %w (%s)", variable, spec, err, whyGone)
 	}
 	if tagged && strconv.FormatUint(st.Ino, 10) != inode {
-		return nil, fmt.Errorf("%s=%s: descriptor %d is another file by now: %w (%s)", variable, spec, fd, unix.EBADF, whyGone)
+		return nil, fmt.Errorf("%s=%s: descriptor %d is another file by now: %w (%s)",
+			variable, spec, fd, unix.EBADF, whyGone)
 	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	_ = unix.Close(fd)

@@ -42,7 +42,8 @@ type hubClient struct {
 
 func newHubClient(rank, size int) *hubClient {
 	// At most one loss per rank: the channel never blocks its sender.
-	return &hubClient{rank: rank, size: size, echo: echoWait, done: make(chan struct{}), lost: make(chan Loss, size), dead: make([]bool, size), mute: make([]bool, size)}
+	return &hubClient{rank: rank, size: size, echo: echoWait, done: make(chan struct{}), lost: make(chan Loss, size),
+		dead: make([]bool, size), mute: make([]bool, size)}
 }
 
 // collective contributes a blob and waits for all others'.

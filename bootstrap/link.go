@@ -153,7 +153,8 @@ func (l *link) cut() {
 // idle connection as for one with bytes in flight.
 func tune(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok {
-		_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3})
+		_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second,
+			Interval: 5 * time.Second, Count: 3})
 		_ = t.SetNoDelay(true)
 		userTimeout(t, 25_000)
 	}

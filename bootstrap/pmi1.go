@@ -90,7 +90,8 @@ func (p *pmi1) openFD(env environment) error {
 func dialLauncher(ctx context.Context, addr, own string) (net.Conn, error) {
 	var unknown *net.DNSError
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-	for begun := time.Now(); errors.As(err, &unknown) && unknown.Temporary() && time.Since(begun) < stuckTime && ctx.Err() == nil; {
+	for begun := time.Now(); errors.As(err, &unknown) && unknown.Temporary() && time.Since(begun) < stuckTime &&
+		ctx.Err() == nil; {
 		time.Sleep(10 * dialFirst) // all ranks ask a name server at once
 		c, err = new(net.Dialer).DialContext(ctx, "tcp", addr)
 	}
@@ -269,7 +270,8 @@ func (p *pmi1) get(ctx context.Context, gen, rank int) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w: %w", key, err, ErrCorrupt)
 	}
 	if got := crc32.ChecksumIEEE(blob); len(blob) != size || got != sum {
-		return nil, fmt.Errorf("%s: %d bytes with checksum %08x arrived, %s was sent: %w", key, len(blob), got, head, ErrCorrupt)
+		return nil, fmt.Errorf("%s: %d bytes with checksum %08x arrived, %s was sent: %w",
+			key, len(blob), got, head, ErrCorrupt)
 	}
 	return blob, nil
 }

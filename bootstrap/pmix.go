@@ -31,13 +31,15 @@ func joinPMIx(ctx context.Context, opts Options) (backend, error) {
 	defer cancel()
 	c, err := pmix.Init(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("%w (does the launcher's PMIx fit this libpmix? %s names another, or IBCONDUIT_BOOTSTRAP=tcp and %s)", err, pmix.EnvLibrary, meetOverTCP)
+		return nil, fmt.Errorf("%w (does the launcher's PMIx fit this libpmix? %s names another, "+
+			"or IBCONDUIT_BOOTSTRAP=tcp and %s)", err, pmix.EnvLibrary, meetOverTCP)
 	}
 	if c.Size == 1 { // any number of programs may be this rank
 		_ = c.Close(ctx)
 		return newSelf(), nil
 	}
-	p := &pmixed{identity: identity{rank: c.Rank, size: c.Size, job: c.Namespace}, client: c, timeout: opts.Timeout, event: eventTime, losses: make(chan Loss, c.Size), exit: os.Exit}
+	p := &pmixed{identity: identity{rank: c.Rank, size: c.Size, job: c.Namespace}, client: c, timeout: opts.Timeout,
+		event: eventTime, losses: make(chan Loss, c.Size), exit: os.Exit}
 	dead, found := context.WithCancelCause(context.Background())
 	p.dead = dead
 	go p.watch(found)
@@ -53,7 +55,8 @@ func (p *pmixed) watch(found context.CancelCauseFunc) {
 			continue
 		}
 		known[ev.Rank] = true
-		loss := &LostError{Rank: int(ev.Rank), Cause: death(fmt.Errorf("the launcher reports its end (PMIx event %d): %w", ev.Status, io.EOF))}
+		loss := &LostError{Rank: int(ev.Rank),
+			Cause: death(fmt.Errorf("the launcher reports its end (PMIx event %d): %w", ev.Status, io.EOF))}
 		found(loss)
 		p.losses <- Loss{loss.Rank, loss}
 	}
@@ -121,7 +124,8 @@ func (p *pmixed) fence(ctx context.Context, collect bool) error {
 		}
 		return fmt.Errorf("a rank has ended, see the launcher's message: %w: %w", err, io.EOF)
 	case err != nil && ctx.Err() != nil && p.dead.Err() == nil:
-		return fmt.Errorf("not all %d ranks within %v; see the launcher's message: %w", p.size, time.Since(begun).Round(time.Millisecond), err)
+		return fmt.Errorf("not all %d ranks within %v; see the launcher's message: %w",
+			p.size, time.Since(begun).Round(time.Millisecond), err)
 	}
 	return err
 }

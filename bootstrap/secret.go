@@ -66,18 +66,21 @@ func readSecretWithin(env environment, timeout time.Duration) ([]byte, error) {
 	}
 	raw = bytes.TrimSpace(raw)
 	if len(raw) < minSecret {
-		return nil, fmt.Errorf("the secret from %s has %d bytes, at least %d random ones are needed, as from: openssl rand -hex 32", from, len(raw), minSecret)
+		return nil, fmt.Errorf("the secret from %s has %d bytes, at least %d random ones are needed, as from: "+
+			"openssl rand -hex 32", from, len(raw), minSecret)
 	}
 	return raw, nil
 }
 
 // whyGone is why a descriptor of the launcher may not be there.
-const whyGone = "a second Join of one process, or a program that inherited the variable but not the descriptor, as one that a rank " +
-	"has started: a wrapper that starts the rank must hand on its descriptors (Python's subprocess: close_fds=False); " +
+const whyGone = "a second Join of one process, or a program that inherited the variable but not the descriptor, " +
+	"as one that a rank has started: a wrapper that starts the rank must hand on its descriptors " +
+	"(Python's subprocess: close_fds=False); " +
 	"IBCONDUIT_BOOTSTRAP=self makes it a job of its own"
 
 // errTaken is the error of a second program of a rank.
-var errTaken = errors.New("another program of this rank has joined the job already, as with sh -c 'a && b'. A rank joins once: " +
+var errTaken = errors.New("another program of this rank has joined the job already, as with sh -c 'a && b'. " +
+	"A rank joins once: " +
 	"give each program a launcher of its own (ibrun a && ibrun b), or a job of its own (IBCONDUIT_BOOTSTRAP=self)")
 
 // readSecretFile bounds time and length, whatever the path leads to: a fifo, a device.

@@ -61,8 +61,9 @@ func (r *root) greets() bool {
 func (r *root) outOfFiles() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.settleLocked(&JoinError{Reason: ReasonLimit, Ranks: []int{0}, Text: fmt.Sprintf("rank 0 (%s) lets no more ranks in than %d of %d: %v; "+
-		"it takes a descriptor for each rank: raise ulimit -n there", thisProcess(), r.arrived, r.rv.size, syscall.EMFILE)})
+	r.settleLocked(&JoinError{Reason: ReasonLimit, Ranks: []int{0},
+		Text: fmt.Sprintf("rank 0 (%s) lets no more ranks in than %d of %d: %v; "+
+			"it takes a descriptor for each rank: raise ulimit -n there", thisProcess(), r.arrived, r.rv.size, syscall.EMFILE)})
 }
 
 // admit authenticates one dialler and reads its hello. A stranger never ends
@@ -180,7 +181,8 @@ func (r *root) problemLocked(h hello) *JoinError {
 	case r.verdict != nil:
 		return r.verdict
 	case h.protocol != r.rv.protocol:
-		return fault(ReasonProtocol, "rank %d on %s speaks protocol %d, rank 0 speaks %d: mixed binaries", rank, h.host, h.protocol, r.rv.protocol)
+		return fault(ReasonProtocol, "rank %d on %s speaks protocol %d, rank 0 speaks %d: mixed binaries",
+			rank, h.host, h.protocol, r.rv.protocol)
 	case h.job != r.rv.job && h.job != "":
 		return fault(ReasonForeign, "rank %d on %s belongs to job %q, this is job %q", rank, h.host, h.job, r.rv.job)
 	case int(h.size) != r.rv.size:

@@ -146,10 +146,12 @@ func (rv *rendezvous) listenRemedy(err error) string {
 	case errors.Is(err, syscall.EADDRNOTAVAIL) && rv.listenAt != "":
 		return " (this is " + hostname() + ": it names no address, or interface, of this host)"
 	case errors.Is(err, syscall.EADDRNOTAVAIL) && rv.ownName():
-		return " (the name is this host's, but leads to addresses that it does not have: mend /etc/hosts or DNS, or set IBCONDUIT_ADDR to an address of " + hostname() + ")"
+		return " (the name is this host's, but leads to addresses that it does not have: mend /etc/hosts or DNS, " +
+			"or set IBCONDUIT_ADDR to an address of " + hostname() + ")"
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return " (rank 0 must run on the host that the address names; this is " + hostname() +
-			". Where the address leads here all the same, as that of a NAT or a service does, set IBCONDUIT_LISTEN=0.0.0.0 or to an address of this host)"
+			". Where the address leads here all the same, as that of a NAT or a service does, " +
+			"set IBCONDUIT_LISTEN=0.0.0.0 or to an address of this host)"
 	case errors.Is(err, syscall.EACCES):
 		return " (an ordinary user may not listen at ports below 1024; choose another port)"
 	}

@@ -35,7 +35,8 @@ func joinPeer(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, e
 		return nil, err
 	}
 	p := &peer{
-		atHub: atHub{identity{rv.rank, rv.size, s.job, int(s.localRank), int(s.localSize), true}, newHubClient(rv.rank, rv.size)},
+		atHub: atHub{identity{rv.rank, rv.size, s.job, int(s.localRank), int(s.localSize), true},
+			newHubClient(rv.rank, rv.size)},
 		link:  newLink(conn),
 		where: conn.RemoteAddr().String(),
 		life:  rv.life,
@@ -105,7 +106,8 @@ func dialOnce(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn,
 	tune(raw)
 	conn, err := clientHandshake(dialCtx, raw, conf)
 	if late := net.Error(nil); errors.As(err, &late) && late.Timeout() {
-		err = fmt.Errorf("it is connected and says nothing, as long as it has not called Join, or where it is stopped: %w", err)
+		err = fmt.Errorf("it is connected and says nothing, as long as it has not called Join, or where it is stopped: %w",
+			err)
 	}
 	if err != nil {
 		return nil, err

@@ -62,7 +62,8 @@ type FullError struct {
 }
 
 func (e *FullError) Error() string {
-	return fmt.Sprintf("conduit: service %q has %d pieces of work to do, as many as it keeps: try again later", e.Service, e.Depth)
+	return fmt.Sprintf("conduit: service %q has %d pieces of work to do, as many as it keeps: try again later",
+		e.Service, e.Depth)
 }
 
 // ErrServiceClosed says that a service takes no work any more.
@@ -225,7 +226,8 @@ func (s *Service) Close(ctx context.Context) error {
 		}
 		if err := s.ended.Park(ctx); err != nil {
 			s.cancel()
-			return fmt.Errorf("conduit: close of service %q with work that runs, and %d pieces behind it: %w", s.name, queued, err)
+			return fmt.Errorf("conduit: close of service %q with work that runs, and %d pieces behind it: %w",
+				s.name, queued, err)
 		}
 	}
 }

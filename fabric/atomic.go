@@ -39,7 +39,8 @@ const (
 	numAtomics
 )
 
-var atomicNames = [numAtomics]string{"fetch-add", "compare-swap", "swap", "fetch-and", "fetch-or", "fetch-xor", "fetch-min", "fetch-max"}
+var atomicNames = [numAtomics]string{"fetch-add", "compare-swap", "swap", "fetch-and", "fetch-or", "fetch-xor",
+	"fetch-min", "fetch-max"}
 
 func (op AtomicOp) String() string {
 	if op < numAtomics {

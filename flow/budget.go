@@ -263,7 +263,8 @@ func (b *Budget) Stats() BudgetStats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.stats
-	s.Limit, s.Bulk, s.Small, s.Unscheduled, s.Reserve = b.limit, b.bulk.held, b.small.held, b.unscheduled.held, b.reserve.held
+	s.Limit, s.Bulk, s.Small, s.Unscheduled, s.Reserve = b.limit, b.bulk.held, b.small.held,
+		b.unscheduled.held, b.reserve.held
 	s.Messages = b.tokens
 	s.Acquired = b.plain.bulk + b.plain.small
 	for c := b.holders.First(); c != nil; c = c.held.Next() {

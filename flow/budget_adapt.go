@@ -127,7 +127,8 @@ func (b *Budget) Observe(r Reading) (d Decision, changed bool) {
 	b.mu.Lock()
 	held := b.bulk.held + b.small.held + b.unscheduled.held
 	d = b.control.decide(budgetState{
-		now: b.cfg.Now(), limit: b.limit, held: held, made: held - b.unmade, peak: max(b.recent, held), waited: b.waited || b.queue.Len()+b.nested.Len() > 0,
+		now: b.cfg.Now(), limit: b.limit, held: held, made: held - b.unmade, peak: max(b.recent, held),
+		waited: b.waited || b.queue.Len()+b.nested.Len() > 0,
 	}, r)
 	b.waited, b.recent = false, held
 	changed = d.To != d.From
@@ -195,7 +196,8 @@ type budgetState struct {
 func newController(cfg AdaptConfig) *controller { return &controller{cfg: cfg} }
 
 func (c *controller) decide(s budgetState, r Reading) Decision {
-	d := Decision{At: s.now, From: s.limit, To: s.limit, Held: s.held, Peak: s.peak, Pinned: r.Pinned, Stalled: -1, Faults: -1}
+	d := Decision{At: s.now, From: s.limit, To: s.limit, Held: s.held, Peak: s.peak, Pinned: r.Pinned,
+		Stalled: -1, Faults: -1}
 	d.Ceiling, d.Bound = c.ceiling(s, r)
 	pressure := c.pressure(s, r, &d)
 	switch {

@@ -334,7 +334,8 @@ func (s *UnaskedSender) Untake(n int64) { s.sent -= uint64(n) }
 // change nothing. An error is a *ViolationError.
 func (s *UnaskedSender) Consumed(rank int, total uint64) error {
 	if total > s.sent {
-		return &ViolationError{Peer: rank, Rule: "consumed more than it was sent unasked", Got: saturated(int64(min(total, math.MaxInt64))), Limit: saturated(int64(s.sent))}
+		return &ViolationError{Peer: rank, Rule: "consumed more than it was sent unasked",
+			Got: saturated(int64(min(total, math.MaxInt64))), Limit: saturated(int64(s.sent))}
 	}
 	s.consumed = max(s.consumed, total)
 	return nil

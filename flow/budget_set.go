@@ -125,7 +125,8 @@ func (s *FetchSet) Each(ctx context.Context, consume func(*Lease) error) error {
 	s.posted = true
 	for rest := s.fetches; len(rest) > 0; {
 		part := &FetchSet{b: s.b, owner: s.owner, placed: s.placed}
-		for len(rest) > 0 && rest[0].Bytes() <= most-part.bytes && (len(part.fetches) < s.b.cfg.Messages || s.b.cfg.Messages == 0) {
+		for len(rest) > 0 && rest[0].Bytes() <= most-part.bytes &&
+			(len(part.fetches) < s.b.cfg.Messages || s.b.cfg.Messages == 0) {
 			part.Fetch(rest[0])
 			rest = rest[1:]
 		}

@@ -117,7 +117,8 @@ func (b *Budget) Check() error {
 	held := map[*pool]int64{&b.bulk: b.plain.bulk, &b.small: b.plain.small}
 	owned := map[*Owner]int{}
 	for c := b.holders.First(); c != nil; c = c.held.Next() {
-		if c.state != claimGranted || c.left < 0 || c.open < 1 || c.open > c.messages || c.left > c.bytes || c.turn.In() != nil && c.turn.In() != &b.placing || c.short.In() != nil {
+		if c.state != claimGranted || c.left < 0 || c.open < 1 || c.open > c.messages || c.left > c.bytes ||
+			c.turn.In() != nil && c.turn.In() != &b.placing || c.short.In() != nil {
 			return fmt.Errorf("flow: a holder with %d of %d bytes in state %d", c.left, c.bytes, c.state)
 		}
 		held[c.from] += c.left
@@ -197,7 +198,8 @@ func (b *ledger) checkQueuesLocked() error {
 		}
 	}
 	if offers != places || places != b.offers.places.Len() {
-		return fmt.Errorf("flow: %d offers wait, with %d places, of which %d are in the queue", offers, b.offers.places.Len(), places)
+		return fmt.Errorf("flow: %d offers wait, with %d places, of which %d are in the queue",
+			offers, b.offers.places.Len(), places)
 	}
 	for c := b.placing.First(); c != nil; c = c.turn.Next() {
 		if c.held.In() == nil {
@@ -205,7 +207,8 @@ func (b *ledger) checkQueuesLocked() error {
 		}
 	}
 	if c := b.headLocked(); c != nil && b.fitsLocked(c.bytes, c.messages) {
-		return fmt.Errorf("flow: the first in the queue waits for %d bytes, and %d are free", c.bytes, b.bulk.size-b.bulk.held)
+		return fmt.Errorf("flow: the first in the queue waits for %d bytes, and %d are free",
+			c.bytes, b.bulk.size-b.bulk.held)
 	}
 	return nil
 }

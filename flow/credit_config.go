@@ -89,7 +89,8 @@ func (c PoolConfig) withDefaults() (PoolConfig, error) {
 	}
 	const most = 1 << 30 // counters of 32 bits compare right while differences stay below half their range
 	if c.Peers < 1 || c.Credits < 1 || c.Credits > most || c.Replies < 0 || c.Replies > most {
-		return c, fmt.Errorf("flow: a pool of %d credits and %d replies for %d peers: at least one peer and credit, at most 2^30 each",
+		return c, fmt.Errorf("flow: a pool of %d credits and %d replies for %d peers: "+
+			"at least one peer and credit, at most 2^30 each",
 			c.Credits, c.Replies, c.Peers)
 	}
 	return c, nil

@@ -77,7 +77,8 @@ func (p *Pool) openAt(peer int, epoch, origin uint32, now time.Duration) error {
 	}
 	p.Close(peer, now)
 	e.last = epoch
-	a := &account{epoch: epoch, peer: int32(peer), granted: origin, returned: origin, recall: origin, acked: origin, lastUse: now}
+	a := &account{epoch: epoch, peer: int32(peer), granted: origin, returned: origin, recall: origin,
+		acked: origin, lastUse: now}
 	e.account = a
 	a.target = uint16(p.cfg.Initial)
 	if n := min(p.cfg.Initial, p.spare()-p.cfg.Credits/reserveShare); n > 0 && p.starved.Len() == 0 {

@@ -76,7 +76,8 @@ func (s *Sender) Open(epoch uint32) error { return s.openAt(epoch, 0) }
 // openAt starts the totals somewhere else than at 0, which tests of their wrap-around use.
 func (s *Sender) openAt(epoch, origin uint32) error {
 	if epoch == 0 || ahead(epoch, s.last) <= 0 {
-		return fmt.Errorf("flow: open connection %d to peer %d after connection %d: numbers grow from 1", epoch, s.peer, s.last)
+		return fmt.Errorf("flow: open connection %d to peer %d after connection %d: numbers grow from 1",
+			epoch, s.peer, s.last)
 	}
 	s.Close()
 	*s = Sender{cfg: s.cfg, peer: s.peer, epoch: epoch, last: epoch, stats: s.stats}
@@ -176,7 +177,8 @@ func (s *Sender) Explain(now time.Duration) error {
 	if s.epoch == 0 {
 		return fmt.Errorf("peer %d: %w", s.peer, ErrNotOpen)
 	}
-	e := &NoCreditError{Peer: int(s.peer), Epoch: s.epoch, Granted: s.granted, Used: s.taken, Back: s.returned, Asked: -1, Asks: int(s.asks)}
+	e := &NoCreditError{Peer: int(s.peer), Epoch: s.epoch, Granted: s.granted, Used: s.taken, Back: s.returned,
+		Asked: -1, Asks: int(s.asks)}
 	if s.dry {
 		e.For = now - s.dryAt
 	}

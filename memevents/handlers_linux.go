@@ -31,7 +31,8 @@ func Protect(lo, hi uintptr) (unprotect func(), err error) {
 	}
 	id := C.ibc_mem_protect(m, C.uint64_t(lo), C.uint64_t(hi))
 	if id < 0 {
-		return nil, &Error{Op: "protect", Err: ErrFull, Detail: fmt.Sprintf("%d ranges are protected", C.IBC_MEM_PROTECTED), Remedy: "unprotect one"}
+		return nil, &Error{Op: "protect", Err: ErrFull, Detail: fmt.Sprintf("%d ranges are protected", C.IBC_MEM_PROTECTED),
+			Remedy: "unprotect one"}
 	}
 	return sync.OnceFunc(func() { C.ibc_mem_unprotect(m, id) }), nil
 }

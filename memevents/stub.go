@@ -12,7 +12,8 @@ import (
 // Slots is how many ranges can be watched at once.
 const Slots = 0
 
-const notBuilt = "not built: memory events need cgo on linux/amd64 or linux/arm64, this is " + runtime.GOOS + "/" + runtime.GOARCH + " or has CGO_ENABLED=0"
+const notBuilt = "not built: memory events need cgo on linux/amd64 or linux/arm64, this is " + runtime.GOOS + "/" +
+	runtime.GOARCH + " or has CGO_ENABLED=0"
 
 // Watcher owns entries of the table. In this build there are none: every Claim is refused.
 type Watcher struct{}

@@ -36,7 +36,8 @@ func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
 	Status()
 	id := C.ibc_mem_watcher_open(m, C.uint64_t(cfg.deadLimit()))
 	if id < 0 {
-		return nil, &Error{Op: "new watcher", Err: ErrBusy, Detail: fmt.Sprintf("all %d watchers are in use", C.IBC_MEM_WATCHERS), Remedy: "close one"}
+		return nil, &Error{Op: "new watcher", Err: ErrBusy,
+			Detail: fmt.Sprintf("all %d watchers are in use", C.IBC_MEM_WATCHERS), Remedy: "close one"}
 	}
 	w := &Watcher{m: m, id: C.uint32_t(id)}
 	var err error
@@ -100,7 +101,8 @@ func (w *Watcher) Close() error {
 	}
 	if busy := C.ibc_mem_watcher_close(w.m, w.id); busy != 0 {
 		w.closed.Store(false)
-		return &Error{Op: "close watcher", Err: ErrBusy, Detail: fmt.Sprintf("%d ranges are still claimed", busy), Remedy: "retire them first"}
+		return &Error{Op: "close watcher", Err: ErrBusy, Detail: fmt.Sprintf("%d ranges are still claimed", busy),
+			Remedy: "retire them first"}
 	}
 	return w.wakeup.Close()
 }
@@ -143,7 +145,8 @@ func (w *Watcher) claim(lo, hi uintptr, tag uint32, need Classes, look C.int) (R
 	uffd := cbool(need&^everywhere != 0)
 	switch C.ibc_mem_claim(w.m, w.id, C.uint64_t(from), C.uint64_t(to), C.uint32_t(tag), uffd, look, &slot) {
 	case C.IBC_MEM_UNWATCHED:
-		return Ref{}, &Error{Op: "claim", Err: ErrUnwatched, Detail: fmt.Sprintf("userfaultfd does not take [%#x,%#x)", from, to)}
+		return Ref{}, &Error{Op: "claim", Err: ErrUnwatched,
+			Detail: fmt.Sprintf("userfaultfd does not take [%#x,%#x)", from, to)}
 	case C.IBC_MEM_FULL:
 		return Ref{}, &Error{Op: "claim", Err: ErrFull, Detail: fmt.Sprintf("%d ranges", Slots), Remedy: "evict an idle one"}
 	case C.IBC_MEM_CHANGING:

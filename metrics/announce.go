@@ -33,7 +33,8 @@ func announce(dir string, addr *net.TCPAddr) (*announcement, error) {
 	if addr.IP.IsUnspecified() {
 		target = net.JoinHostPort(host, strconv.Itoa(addr.Port))
 	}
-	text, err := json.Marshal([]any{map[string]any{"targets": []string{target}, "labels": map[string]string{"host": host}}})
+	text, err := json.Marshal([]any{map[string]any{"targets": []string{target},
+		"labels": map[string]string{"host": host}}})
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}

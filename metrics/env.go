@@ -72,7 +72,9 @@ func serveEnv(getenv func(string) string, job *conduit.Job, cs []prometheus.Coll
 	}
 	h, err := Handler(cs...)
 	if profiles == "1" && !s.addr.IP.IsLoopback() {
-		err = errors.Join(err, fmt.Errorf("metrics: %s=1, and %s=%s is no loopback address: who reads profiles reads what a program holds, and slows it down", pprofVar, addrVar, at))
+		err = errors.Join(err,
+			fmt.Errorf("metrics: %s=1, and %s=%s is no loopback address: "+
+				"who reads profiles reads what a program holds, and slows it down", pprofVar, addrVar, at))
 	}
 	if dir := getenv(dirVar); dir != "" && err == nil {
 		s.file, err = announce(dir, s.addr)
@@ -108,7 +110,8 @@ func listenEnv(at string, localRank int, orAny bool) (net.Listener, error) {
 	}
 	if n > 0 {
 		if n += max(localRank, 0); n > 65535 {
-			return nil, fmt.Errorf("metrics: %s=%s: rank %d of this host would have port %d: begin lower", addrVar, at, localRank, n)
+			return nil, fmt.Errorf("metrics: %s=%s: rank %d of this host would have port %d: begin lower",
+				addrVar, at, localRank, n)
 		}
 	}
 	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(n)))
@@ -116,7 +119,8 @@ func listenEnv(at string, localRank int, orAny bool) (net.Listener, error) {
 		l, err = net.Listen("tcp", net.JoinHostPort(host, "0"))
 	}
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("metrics: %s=%s: %w; port 0, or %s, has each rank take one that is free", addrVar, at, err, dirVar)
+		return nil, fmt.Errorf("metrics: %s=%s: %w; port 0, or %s, has each rank take one that is free",
+			addrVar, at, err, dirVar)
 	} else if err != nil {
 		return nil, fmt.Errorf("metrics: %s=%s: %w", addrVar, at, err)
 	}

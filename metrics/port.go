@@ -20,10 +20,12 @@ func newPortSource(ports []conduit.DevicePort) portSource {
 // PortXmitData and PortRcvData). They are shown in bytes, by names of their own.
 var ibtaOctets = map[string]struct{ name, help string }{
 	"port_xmit_data": {"port_transmit_bytes_total", "Bytes that the port sent, headers included, whoever sent them."},
-	"port_rcv_data":  {"port_receive_bytes_total", "Bytes that the port received, headers included, whoever received them."},
+	"port_rcv_data": {"port_receive_bytes_total",
+		"Bytes that the port received, headers included, whoever received them."},
 }
 
-const portHelp = "What happened at the port, by the names that the kernel gives its counters (hw_counters and counters in sysfs), whoever caused it."
+const portHelp = "What happened at the port, by the names that the kernel gives its counters (hw_counters and " +
+	"counters in sysfs), whoever caused it."
 
 func (s portSource) Figures(add func(Figure)) {
 	for _, p := range s.ports {

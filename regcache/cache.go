@@ -153,7 +153,8 @@ func (c *Cache) Close() error {
 	c.over = busy == 0
 	c.mu.Unlock()
 	if busy > 0 {
-		return &Error{Op: "close", Err: ErrBusy, Detail: fmt.Sprintf("%d regions were not given to Put", busy), Remedy: "complete their operations first"}
+		return &Error{Op: "close", Err: ErrBusy, Detail: fmt.Sprintf("%d regions were not given to Put", busy),
+			Remedy: "complete their operations first"}
 	}
 	c.stop()
 	<-c.done

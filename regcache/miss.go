@@ -197,7 +197,8 @@ func temporary(err error) bool {
 // entries that overlap first: a range of which a part is not mapped, or not with the same access,
 // does not register, and then the exact range is tried.
 func (c *Cache) admit(q *request) (*entry, error) {
-	exact := plan{lo: q.lo &^ pageMask, hi: (q.lo + uintptr(q.n) + pageMask) &^ pageMask, access: q.access.full(), need: origins[q.o].need, live: q.o == GoHeap || q.kept}
+	exact := plan{lo: q.lo &^ pageMask, hi: (q.lo + uintptr(q.n) + pageMask) &^ pageMask, access: q.access.full(),
+		need: origins[q.o].need, live: q.o == GoHeap || q.kept}
 	if exact.hi == 0 || exact.bytes() < 0 { // the last page of memory, or half of it
 		return nil, errCrowded
 	}
@@ -226,7 +227,8 @@ func (c *Cache) union(p plan) (plan, bool) {
 	for again := true; again; {
 		again = false
 		c.index.overlapping(p.lo, p.hi, func(e *entry) {
-			if e.keep != nil || !e.ref.Valid() || (e.lo >= p.lo && e.hi <= p.hi && e.can.access()&^p.access == 0 && p.need.Has(e.need)) {
+			if e.keep != nil || !e.ref.Valid() ||
+				(e.lo >= p.lo && e.hi <= p.hi && e.can.access()&^p.access == 0 && p.need.Has(e.need)) {
 				return
 			}
 			p.lo, p.hi = min(p.lo, e.lo), max(p.hi, e.hi)
@@ -258,7 +260,8 @@ func (c *Cache) enter(q *request, p plan, insist bool) (*entry, error) {
 
 // try claims, registers and publishes.
 func (c *Cache) try(q *request, p *plan, insist bool) (*entry, error) {
-	e := &entry{c: c, lo: p.lo, hi: p.hi, can: watchedFor(p.need) | ability(p.access), need: p.need, keep: p.keep, place: -1}
+	e := &entry{c: c, lo: p.lo, hi: p.hi, can: watchedFor(p.need) | ability(p.access), need: p.need,
+		keep: p.keep, place: -1}
 	if p.keep != nil {
 		e.can |= asked(GoHeap, 0)
 	}

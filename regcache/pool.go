@@ -167,7 +167,8 @@ func (p *Pool) mapSlabLocked(class int) error {
 	buffers := make([]Buffer, p.cfg.SlabBytes/size)
 	for i := range buffers {
 		at := (len(buffers) - 1 - i) * size // so that the lowest is handed out first
-		buffers[i] = Buffer{LKey: s.mr.LKey(), RKey: s.mr.RKey(), b: s.mem[at : at+size : at+size], slab: s, class: int8(class)}
+		buffers[i] = Buffer{LKey: s.mr.LKey(), RKey: s.mr.RKey(), b: s.mem[at : at+size : at+size], slab: s,
+			class: int8(class)}
 		p.free[class] = append(p.free[class], &buffers[i])
 	}
 	return nil
@@ -184,11 +185,13 @@ func (p *Pool) mapOwnLocked(n int) (*Buffer, error) {
 		return nil, err
 	}
 	p.used++
-	return &Buffer{LKey: s.mr.LKey(), RKey: s.mr.RKey(), b: s.mem[:size:size], n: n, slab: s, class: ownMapping, taken: true}, nil
+	return &Buffer{LKey: s.mr.LKey(), RKey: s.mr.RKey(), b: s.mem[:size:size], n: n, slab: s,
+		class: ownMapping, taken: true}, nil
 }
 
 func (p *Pool) fullLocked(n int) error {
-	return &Error{Op: "alloc", Errno: syscall.ENOMEM, Detail: fmt.Sprintf("%d bytes beside %d of at most %d", n, p.bytes, p.cfg.MaxBytes),
+	return &Error{Op: "alloc", Errno: syscall.ENOMEM,
+		Detail: fmt.Sprintf("%d bytes beside %d of at most %d", n, p.bytes, p.cfg.MaxBytes),
 		Remedy: "free buffers, or raise PoolConfig.MaxBytes"}
 }
 

@@ -51,11 +51,13 @@ func Place(regions ...Region) (Layout, error) {
 		}
 		switch _, _, twice := l.find(r.Name); {
 		case r.Name == "" || r.Name == User || twice:
-			return Layout{}, fmt.Errorf("segment: a region's name is %q: names must differ, and none be empty or %q", r.Name, User)
+			return Layout{}, fmt.Errorf("segment: a region's name is %q: names must differ, and none be empty or %q",
+				r.Name, User)
 		case r.Size == 0:
 			return Layout{}, fmt.Errorf("segment: region %q has no bytes: ask for 1 or more, or for no region", r.Name)
 		case bits.OnesCount64(r.Align) != 1 || r.Align > MaxAlign:
-			return Layout{}, fmt.Errorf("segment: region %q has alignment %d, which is not a power of two up to %d", r.Name, r.Align, uint64(MaxAlign))
+			return Layout{}, fmt.Errorf("segment: region %q has alignment %d, which is not a power of two up to %d",
+				r.Name, r.Align, uint64(MaxAlign))
 		}
 		off, ok := roundUp(end, r.Align)
 		if !ok || r.Size > math.MaxInt-off {
@@ -72,7 +74,8 @@ func Place(regions ...Region) (Layout, error) {
 }
 
 func (l *Layout) tooLarge(regions []Region, asked uint64) error {
-	return &LimitError{Asked: asked, Limit: math.MaxInt, Which: "address space of a process", Remedy: "ask for less", Regions: regions}
+	return &LimitError{Asked: asked, Limit: math.MaxInt, Which: "address space of a process",
+		Remedy: "ask for less", Regions: regions}
 }
 
 // Regions are the requested ones, with their alignments.

@@ -54,7 +54,8 @@ func checkFile(fd int) (page uint64, huge bool, err error) {
 		return 0, false, fmt.Errorf("segment: a peer's segment is not a memfd: %w", err)
 	}
 	if s&unix.F_SEAL_SHRINK == 0 {
-		return 0, false, fmt.Errorf("segment: a peer's segment is not sealed against shrinking (seals %#x): %w", s, unix.EPERM)
+		return 0, false, fmt.Errorf("segment: a peer's segment is not sealed against shrinking (seals %#x): %w",
+			s, unix.EPERM)
 	}
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {

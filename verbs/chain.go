@@ -45,7 +45,8 @@ type chain struct {
 func (c *chain) init(kind string, wrSize uintptr, cfg ChainConfig) error {
 	cfg.Slots, cfg.SGEs = max(cfg.Slots, 1), max(cfg.SGEs, 1)
 	if cfg.Slots > MaxChainSlots || cfg.SGEs > 256 || cfg.Inline < 0 || cfg.Inline > 1<<20 {
-		return &Error{Op: "new " + kind, Errno: unix.EINVAL, Detail: fmt.Sprintf("%+v is out of range", cfg), Remedy: fmt.Sprintf("at most %d slots of 256 scatter entries and 1 MiB", MaxChainSlots)}
+		return &Error{Op: "new " + kind, Errno: unix.EINVAL, Detail: fmt.Sprintf("%+v is out of range", cfg),
+			Remedy: fmt.Sprintf("at most %d slots of 256 scatter entries and 1 MiB", MaxChainSlots)}
 	}
 	c.kind, c.size = kind, wrSize
 	c.slots, c.perWR, c.inline = cfg.Slots, cfg.SGEs, (cfg.Inline+7)&^7
@@ -87,7 +88,8 @@ func (c *chain) close(unmap func()) error {
 		return nil
 	}
 	if c.queued > 0 {
-		return &Error{Op: "close", Object: c.kind, Errno: unix.EBUSY, Err: ErrBusy, Detail: fmt.Sprintf("%d sub-chains of it wait in a doorbell", c.queued), Remedy: "ring or reset the doorbell first"}
+		return &Error{Op: "close", Object: c.kind, Errno: unix.EBUSY, Err: ErrBusy,
+			Detail: fmt.Sprintf("%d sub-chains of it wait in a doorbell", c.queued), Remedy: "ring or reset the doorbell first"}
 	}
 	mem := c.mem
 	c.closed, c.mem, c.sges, c.area, c.slots = true, nil, nil, nil, 0

@@ -28,7 +28,8 @@ func (a *DeviceAttr) disable(list string) error {
 		case "srq":
 			a.MaxSRQ, a.MaxSRQWR, a.MaxSRQSGE = 0, 0, 0
 		default:
-			return &Error{Op: "read " + EnvDisable, Errno: syscall.EINVAL, Detail: fmt.Sprintf("unknown feature %q", word), Remedy: "features are atomics, inline, srq"}
+			return &Error{Op: "read " + EnvDisable, Errno: syscall.EINVAL, Detail: fmt.Sprintf("unknown feature %q", word),
+				Remedy: "features are atomics, inline, srq"}
 		}
 	}
 	return nil
@@ -36,5 +37,6 @@ func (a *DeviceAttr) disable(list string) error {
 
 // lacks is the error of a feature that a device does not have, or that is switched off.
 func lacks(op, device, feature string) error {
-	return &Error{Op: op, Device: device, Errno: syscall.EOPNOTSUPP, Err: ErrNotSupported, Detail: "the device has no " + feature, Remedy: "is it switched off by " + EnvDisable + "?"}
+	return &Error{Op: op, Device: device, Errno: syscall.EOPNOTSUPP, Err: ErrNotSupported,
+		Detail: "the device has no " + feature, Remedy: "is it switched off by " + EnvDisable + "?"}
 }

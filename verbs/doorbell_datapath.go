@@ -63,12 +63,14 @@ func (q *CQ) NewDoorbell(cfg DoorbellConfig) (*Doorbell, error) {
 	if cfg.Completions < 1 || cfg.Completions > 1<<16 {
 		return nil, q.fail(op, syscall.EINVAL, fmt.Sprintf("%+v is out of range", cfg), "at most 65536 completions")
 	}
-	d := &Doorbell{object: object{dev: q.dev, parents: []*object{&q.object}, kind: "doorbell", name: "doorbell of " + q.name}, cq: q}
+	d := &Doorbell{object: object{dev: q.dev, parents: []*object{&q.object}, kind: "doorbell",
+		name: "doorbell of " + q.name}, cq: q}
 	if err := d.adopt(op); err != nil {
 		return nil, err
 	}
 	head := alignUp(C.sizeof_struct_ibc_doorbell, cacheLine)
-	mem, err := unix.Mmap(-1, 0, head+cfg.Completions*int(sizeofWC), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	mem, err := unix.Mmap(-1, 0, head+cfg.Completions*int(sizeofWC), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		d.orphan(d.parents)
 		return nil, q.fail(op, errnoOf(err), "", "")
@@ -103,7 +105,8 @@ func (d *Doorbell) SRQRecv(s *SRQ, c *RecvChain, first, n int) error {
 // push queues a sub-chain, and keeps its queue open until it has been posted.
 func (d *Doorbell) push(kind C.uint32_t, queue unsafe.Pointer, o *object, c *chain, first, n int) error {
 	x := d.d
-	if x == nil || x.batches == MaxBatch || uint(first) >= uint(c.slots) || uint(n-1) >= uint(c.slots) || !o.guard.enter() {
+	if x == nil || x.batches == MaxBatch || uint(first) >= uint(c.slots) ||
+		uint(n-1) >= uint(c.slots) || !o.guard.enter() {
 		return d.refuse(o, c, first, n)
 	}
 	last := first + n - 1
@@ -133,7 +136,8 @@ func (d *Doorbell) refuse(o *object, c *chain, first, n int) error {
 	case c.closed:
 		return &Error{Op: "post", Object: c.kind, Err: os.ErrClosed}
 	case uint(first) >= uint(c.slots) || uint(n-1) >= uint(c.slots):
-		return &Error{Op: "post", Object: c.kind, Errno: unix.EINVAL, Detail: fmt.Sprintf("slots %d..%d of a chain with %d", first, first+n-1, c.slots)}
+		return &Error{Op: "post", Object: c.kind, Errno: unix.EINVAL,
+			Detail: fmt.Sprintf("slots %d..%d of a chain with %d", first, first+n-1, c.slots)}
 	}
 	return o.closedError("post")
 }
@@ -285,7 +289,8 @@ func (d *Doorbell) Refused(i int) *PostError {
 	if b.err == 0 {
 		return nil
 	}
-	e := &PostError{Device: d.dev.info.Name, Queue: q.queue.name, Batch: i, Slot: q.first, Errno: syscall.Errno(b.err), Posted: int(d.d.posted)}
+	e := &PostError{Device: d.dev.info.Name, Queue: q.queue.name, Batch: i, Slot: q.first, Errno: syscall.Errno(b.err),
+		Posted: int(d.d.posted)}
 	if bad := uintptr(b.bad) - q.chain.base; bad < uintptr(q.chain.slots)*q.chain.size {
 		e.Slot = int(bad / q.chain.size)
 		e.WRID = *(*uint64)(b.bad)
@@ -327,7 +332,8 @@ func (d *Doorbell) Stats() (s DoorbellStats) {
 		from *C.uint64_t
 	}{
 		{&s.Rings, &c.n_rings}, {&s.Batches, &c.n_posts}, {&s.WRs, &c.n_wrs}, {&s.PostErrors, &c.n_post_errors},
-		{&s.Polls, &c.n_polls}, {&s.EmptyPolls, &c.n_empty_polls}, {&s.Completions, &c.n_completions}, {&s.FailedComps, &c.n_failed},
+		{&s.Polls, &c.n_polls}, {&s.EmptyPolls, &c.n_empty_polls}, {&s.Completions, &c.n_completions},
+		{&s.FailedComps, &c.n_failed},
 	} {
 		*f.to = atomic.LoadUint64((*uint64)(f.from))
 	}

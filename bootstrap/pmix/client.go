@@ -46,7 +46,8 @@ func Init(ctx context.Context) (*Client, error) {
 	}
 	c.Namespace, c.Rank, c.Size = C.GoString(&me.nspace[0]), int(me.rank), int(size)
 	if spilt > 0 || c.Namespace == "" || size == 0 || me.rank >= size {
-		return nil, fmt.Errorf("libpmix (%s) lays its data out in another way: rank %d of %d of namespace %q, %d bytes too many",
+		return nil, fmt.Errorf("libpmix (%s) lays its data out in another way: "+
+			"rank %d of %d of namespace %q, %d bytes too many",
 			C.GoString(C.ibc_pmix_version()), me.rank, size, c.Namespace, spilt)
 	}
 	return c, c.listen()

@@ -150,7 +150,8 @@ func hostWord(w string, n int) (int, error) {
 	case k == "user" || k == "username":
 		return 0, fmt.Errorf("%q: another user is written %s@ before the host", w, v)
 	case !slices.Contains(passed, k):
-		return 0, fmt.Errorf("%q: unknown word; the nearest is %s=", w, nearest.Name(k, []string{"slots", "max_slots", "max-slots"}))
+		return 0, fmt.Errorf("%q: unknown word; the nearest is %s=", w,
+			nearest.Name(k, []string{"slots", "max_slots", "max-slots"}))
 	}
 	return n, nil
 }
@@ -193,7 +194,8 @@ const interactiveStep = "4294967290"
 // process that a launcher has started there as one of many gets none: it would start its job once
 // for each of them.
 func allocated(env func(string) string) (list []slots, err error) {
-	for _, rank := range []string{"IBCONDUIT_RANK", "PMI_RANK", "PMI_ID", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_ID"} {
+	for _, rank := range []string{"IBCONDUIT_RANK", "PMI_RANK", "PMI_ID", "PMIX_RANK",
+		"OMPI_COMM_WORLD_RANK", "SLURM_STEP_ID"} {
 		if v := env(rank); v != "" && (rank != "SLURM_STEP_ID" || v != interactiveStep) {
 			return nil, nil
 		}

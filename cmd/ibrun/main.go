@@ -97,7 +97,8 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	ctx := context.Background()
 	if cmd.Timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, cmd.Timeout, fmt.Errorf("not finished within %v: %w", cmd.Timeout, context.DeadlineExceeded))
+		ctx, cancel = context.WithTimeoutCause(ctx, cmd.Timeout,
+			fmt.Errorf("not finished within %v: %w", cmd.Timeout, context.DeadlineExceeded))
 		defer cancel()
 	}
 	signals := make(chan os.Signal, 16)
@@ -157,10 +158,12 @@ func parse(cmd *command, args []string, stdout, stderr io.Writer) (code int, don
 }
 
 // mpi are options as users of other launchers write them.
-var mpi = map[string]string{"-np": "-n", "--np": "-n", "--n": "-n", "-host": "--host", "-hosts": "--host", "--hosts": "--host", "-hostfile": "--hostfile", "-machinefile": "--hostfile", "--machinefile": "--hostfile"}
+var mpi = map[string]string{"-np": "-n", "--np": "-n", "--n": "-n", "-host": "--host", "-hosts": "--host",
+	"--hosts": "--host", "-hostfile": "--hostfile", "-machinefile": "--hostfile", "--machinefile": "--hostfile"}
 
 // valued are options with a value of its own behind them.
-var valued = []string{"-n", "--ranks", "-H", "--host", "--hostfile", "-x", "--env", "--output", "--bind-to", "--timeout", "--grace"}
+var valued = []string{"-n", "--ranks", "-H", "--host", "--hostfile", "-x", "--env", "--output", "--bind-to",
+	"--timeout", "--grace"}
 
 // words are the arguments of one program of a job: ibrun's, and then its own, unchanged.
 type words struct{ ours, program []string }

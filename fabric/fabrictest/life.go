@@ -54,7 +54,8 @@ func (g *group) countersAddUp() {
 func (g *base) identities(c fabric.Counters) {
 	g.Helper()
 	if c.Puts+c.Gets+c.Atomics != c.Completed+c.Errors {
-		g.Fatalf("%d puts + %d gets + %d atomics are not %d completed + %d errors", c.Puts, c.Gets, c.Atomics, c.Completed, c.Errors)
+		g.Fatalf("%d puts + %d gets + %d atomics are not %d completed + %d errors",
+			c.Puts, c.Gets, c.Atomics, c.Completed, c.Errors)
 	}
 }
 

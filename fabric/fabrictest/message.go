@@ -385,9 +385,11 @@ func (g *messageGroup) balance() {
 	var sends, bytes, arrivals, arrived, rnr uint64
 	for _, c := range g.drivers {
 		s := c.p.Stats()
-		sends, bytes, arrivals, arrived, rnr = sends+s.Sends, bytes+s.SendBytes, arrivals+s.Arrivals, arrived+s.ArrivalBytes, rnr+s.RNR
+		sends, bytes, arrivals, arrived, rnr = sends+s.Sends, bytes+s.SendBytes, arrivals+s.Arrivals,
+			arrived+s.ArrivalBytes, rnr+s.RNR
 		if s.Posted != c.cfg.Slots-len(c.slots) || s.FreeSends != c.cfg.Sends {
-			g.Fatalf("rank %d has %d slots posted and %d send buffers free, want %d and %d", c.rank, s.Posted, s.FreeSends, c.cfg.Slots-len(c.slots), c.cfg.Sends)
+			g.Fatalf("rank %d has %d slots posted and %d send buffers free, want %d and %d",
+				c.rank, s.Posted, s.FreeSends, c.cfg.Slots-len(c.slots), c.cfg.Sends)
 		}
 	}
 	if sends != arrivals || bytes != arrived || rnr != 0 {

@@ -186,7 +186,8 @@ func (n *Network) newQP(cq *verbs.CQ, depth, inline int) (*verbs.QP, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := qp.Init(verbs.InitAttr{Port: n.port.Port, Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead | n.atomicAccess()}); err != nil {
+	if err := qp.Init(verbs.InitAttr{Port: n.port.Port,
+		Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead | n.atomicAccess()}); err != nil {
 		return nil, errors.Join(err, qp.Close())
 	}
 	return qp, nil
@@ -238,7 +239,8 @@ func (n *Network) establish(qp *verbs.QP, peer verbs.PathEnd, r verbs.RTRAttr, s
 		return err
 	}
 	if path.PKeyIndex != 0 { // set at INIT to the first, which most fabrics have only
-		if err := qp.Modify(verbs.QPAttr{State: verbs.StateInit, PKeyIndex: path.PKeyIndex}, verbs.AttrState|verbs.AttrPKeyIndex); err != nil {
+		if err := qp.Modify(verbs.QPAttr{State: verbs.StateInit, PKeyIndex: path.PKeyIndex},
+			verbs.AttrState|verbs.AttrPKeyIndex); err != nil {
 			return err
 		}
 	}

@@ -87,8 +87,9 @@ const (
 const never = time.Duration(math.MaxInt64)
 
 var (
-	errNoAnswer = errors.New("ibv: no answer to the attempts to make a connection, or to close one; is its endpoint open, and is it polled?")
-	errMisfit   = errors.New("ibv: the two endpoints differ in the size of their slots")
+	errNoAnswer = errors.New("ibv: no answer to the attempts to make a connection, or to close one; " +
+		"is its endpoint open, and is it polled?")
+	errMisfit = errors.New("ibv: the two endpoints differ in the size of their slots")
 )
 
 func (s *connections) now() time.Duration { return time.Since(s.origin) }
@@ -221,7 +222,8 @@ func (s *connections) makeQP(c *conn) error {
 	if _, err := verbs.ComputePath(n.path, n.peers[c.q.rank].end()); err != nil {
 		return err
 	}
-	qp, err := n.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: s.cq, SRQ: s.srq, MaxSendWR: endpointDepth, MaxInline: n.inline})
+	qp, err := n.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: s.cq, SRQ: s.srq, MaxSendWR: endpointDepth,
+		MaxInline: n.inline})
 	if err != nil {
 		return err
 	}
@@ -255,7 +257,8 @@ func (s *connections) dropQP(c *conn) {
 // connectQP brings it into the state in which it sends.
 func (s *connections) connectQP(c *conn, qpn, psn uint32) error {
 	c.peerQPN = qpn
-	return s.n.establish(c.q.qp, s.n.peers[c.q.rank].end(), verbs.RTRAttr{DestQPN: qpn, RQPSN: psn, MaxDestRdAtomic: 1, MinRNRTimer: endpointRNRTimer},
+	return s.n.establish(c.q.qp, s.n.peers[c.q.rank].end(),
+		verbs.RTRAttr{DestQPN: qpn, RQPSN: psn, MaxDestRdAtomic: 1, MinRNRTimer: endpointRNRTimer},
 		verbs.RTSAttr{SQPSN: c.psn, MaxReadAtomic: 1, RNRRetry: verbs.RNRRetryForever})
 }
 
@@ -312,7 +315,8 @@ func (s *connections) requested(at *peer, d *datagram) {
 		return
 	case c == nil:
 		c = s.add(int32(d.from), connGone) // until it is accepted
-	case c.state == connAsking && uint32(s.n.cfg.Rank) > d.from: // both ask at once: the lower rank does, the other answers
+	case c.state == connAsking && uint32(s.n.cfg.Rank) > d.from:
+		// both ask at once: the lower rank does, the other answers
 	case c.state != connWanted:
 		return
 	}

@@ -74,7 +74,8 @@ type ConnectionStats struct {
 // ConnectionStats may be called at any time.
 func (n *Network) ConnectionStats() ConnectionStats {
 	c := &n.connector
-	return ConnectionStats{Accepted: c.accepted.Load(), Closed: c.closed.Load(), Open: c.open.Load(), Datagrams: c.datagramsSent.Load(), Dropped: c.dropped.Load()}
+	return ConnectionStats{Accepted: c.accepted.Load(), Closed: c.closed.Load(), Open: c.open.Load(),
+		Datagrams: c.datagramsSent.Load(), Dropped: c.dropped.Load()}
 }
 
 // prepare makes what datagrams need, and returns the number of the queue pair for them.
@@ -86,7 +87,8 @@ func (c *connector) prepare(n *Network) (uint32, error) {
 	}
 	const in, bytes = dgramRecvs * inStride, datagramBytes
 	var err error
-	if c.mem, err = unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
+	if c.mem, err = unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
 		return 0, fmt.Errorf("mapping %d bytes for datagrams: %w", bytes, err)
 	}
 	if c.mr, err = n.pd.Register(unsafe.Pointer(unsafe.SliceData(c.mem)), bytes, verbs.AccessLocalWrite); err != nil {
@@ -141,7 +143,8 @@ func (c *connector) close() error {
 	}
 	errs = append(errs, closed(c.listener.qp)) // its requests name buffers and handles
 	c.listener.qp = nil
-	errs = append(errs, c.datagrams.handles.close(), closed(c.tx.chain), closed(c.datagrams.in.chain), closed(c.mr), c.listener.release())
+	errs = append(errs, c.datagrams.handles.close(), closed(c.tx.chain), closed(c.datagrams.in.chain), closed(c.mr),
+		c.listener.release())
 	if c.mem != nil {
 		errs = append(errs, unix.Munmap(c.mem))
 	}

@@ -55,7 +55,8 @@ func (c *connector) connect(ctx context.Context, op string, lane, rank int, qpn,
 	if c.epoch++; c.epoch == 0 {
 		c.epoch = 1
 	}
-	x := &call{datagram: datagram{kind: dgRequest, epoch: c.epoch, qpn: qpn, psn: psn}, rank: uint32(rank), lane: uint16(lane),
+	x := &call{datagram: datagram{kind: dgRequest, epoch: c.epoch, qpn: qpn, psn: psn}, rank: uint32(rank),
+		lane:  uint16(lane),
 		since: time.Now(), answer: make(chan answer, 1)}
 	c.calls[x.epoch] = x
 	c.mu.Unlock()
@@ -66,7 +67,8 @@ func (c *connector) connect(ctx context.Context, op string, lane, rank int, qpn,
 		return link{}, context.Cause(ctx)
 	case a := <-x.answer:
 		if a.err == errNoReply {
-			c.n.found(rank, fmt.Errorf("ibv: rank %d left requests for a connection unanswered for %v (Config.ConnectTimeout): is its process stopped, or its host out of reach?", rank, c.n.cfg.ConnectTimeout))
+			c.n.found(rank, fmt.Errorf("ibv: rank %d left requests for a connection unanswered for %v "+
+				"(Config.ConnectTimeout): is its process stopped, or its host out of reach?", rank, c.n.cfg.ConnectTimeout))
 		}
 		if cause, down := c.n.downs.Load(rank); down {
 			c.hangUp(lane, rank, x.epoch)
@@ -83,7 +85,8 @@ func (c *connector) hangUp(lane, rank int, epoch uint32) {
 	delete(c.made, epoch)
 	delete(c.calls, epoch)
 	if _, down := c.n.downs.Load(rank); c.lost == nil && !down {
-		c.calls[epoch] = &call{datagram: datagram{kind: dgClose, epoch: epoch}, rank: uint32(rank), lane: uint16(lane), since: time.Now()}
+		c.calls[epoch] = &call{datagram: datagram{kind: dgClose, epoch: epoch}, rank: uint32(rank),
+			lane: uint16(lane), since: time.Now()}
 	}
 	c.mu.Unlock()
 	c.wake()
@@ -112,7 +115,8 @@ func (c *connector) answered(at laneOf, d *datagram) bool {
 		c.send(at.rank, at.lane, datagram{kind: dgClose, epoch: d.epoch})
 		return x != nil
 	case d.kind == dgRefusal && asked:
-		x.trouble = fmt.Errorf("ibv: rank %d has no queue pair for a connection: %w; have fewer (Config.Connections), or fewer lanes", at.rank, syscall.Errno(d.errno))
+		x.trouble = fmt.Errorf("ibv: rank %d has no queue pair for a connection: %w; "+
+			"have fewer (Config.Connections), or fewer lanes", at.rank, syscall.Errno(d.errno))
 	case d.kind == dgClosed && x != nil && !asked:
 		delete(c.calls, d.epoch)
 	default:

@@ -105,7 +105,8 @@ func (d *datagrams) understand(i int32, wc *verbs.WC) (g datagram, ok bool) {
 		return g, false
 	}
 	g, err := decodeDatagram(b[grhBytes:wc.ByteLen])
-	if err != nil || g.to != uint32(n.cfg.Rank) || !d.has(g.endpoint) || g.from >= uint32(n.cfg.Size) || n.served(int(g.from)) != nil {
+	if err != nil || g.to != uint32(n.cfg.Rank) || !d.has(g.endpoint) || g.from >= uint32(n.cfg.Size) ||
+		n.served(int(g.from)) != nil {
 		return g, false
 	}
 	end := n.peers[g.from].end()

@@ -300,10 +300,13 @@ func (n *Network) Reach(rank int, addr []byte) error {
 		return fmt.Errorf("ibv: address of rank %d: %w: %w", rank, err, fabric.ErrUnreachable)
 	}
 	if a.lanes != n.cfg.Lanes {
-		return fmt.Errorf("ibv: rank %d has %d lanes, this rank %d; they must be equal: %w", rank, a.lanes, n.cfg.Lanes, fabric.ErrUnreachable)
+		return fmt.Errorf("ibv: rank %d has %d lanes, this rank %d; they must be equal: %w",
+			rank, a.lanes, n.cfg.Lanes, fabric.ErrUnreachable)
 	}
 	if a.eager != n.cfg.Eager {
-		return fmt.Errorf("ibv: rank %d connects to %d peers at start, this rank to %d; they must be equal (Config.EagerPeers, IBCONDUIT_EAGER_PEERS): %w", rank, a.eager, n.cfg.Eager, fabric.ErrUnreachable)
+		return fmt.Errorf("ibv: rank %d connects to %d peers at start, this rank to %d; "+
+			"they must be equal (Config.EagerPeers, IBCONDUIT_EAGER_PEERS): %w",
+			rank, a.eager, n.cfg.Eager, fabric.ErrUnreachable)
 	}
 	if _, err := verbs.ComputePath(n.path, a.end); err != nil {
 		return fmt.Errorf("ibv: rank %d: %w: %w", rank, err, fabric.ErrUnreachable)
@@ -322,7 +325,8 @@ func (n *Network) NewLane() (fabric.Lane, error) {
 	defer cancel()
 	if err := e.drain(ctx); err != nil {
 		n.giveBack(e)
-		return nil, fmt.Errorf("ibv: %w: the device still tries what closed lanes left, for up to half a minute when a peer is silent: %w", fabric.ErrNoLane, err)
+		return nil, fmt.Errorf("ibv: %w: the device still tries what closed lanes left, "+
+			"for up to half a minute when a peer is silent: %w", fabric.ErrNoLane, err)
 	}
 	if e.lost != nil {
 		n.giveBack(e)
@@ -343,9 +347,11 @@ func (n *Network) take() (*queueSet, error) {
 	case n.closed:
 		return nil, errClosed("new lane")
 	case len(n.free) == 0 && n.lost > 0:
-		return nil, fmt.Errorf("ibv: %w: of %d, %d are lost since their completion queues could not be read", fabric.ErrNoLane, len(n.all), n.lost)
+		return nil, fmt.Errorf("ibv: %w: of %d, %d are lost since their completion queues could not be read",
+			fabric.ErrNoLane, len(n.all), n.lost)
 	case len(n.free) == 0:
-		return nil, fmt.Errorf("ibv: %w: all are in use; close one, or raise the number at start (Config.Workers, IBCONDUIT_WORKERS)", fabric.ErrNoLane)
+		return nil, fmt.Errorf("ibv: %w: all are in use; close one, or raise the number at start (Config.Workers, "+
+			"IBCONDUIT_WORKERS)", fabric.ErrNoLane)
 	}
 	best := 0
 	for i, e := range n.free {

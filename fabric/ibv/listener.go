@@ -76,7 +76,8 @@ func (l *listener) make(n *Network, entries int) (err error) {
 	if l.channel, err = n.dev.CreateCompChannel(); err != nil {
 		return err
 	}
-	if l.cq, err = n.dev.CreateCQ(verbs.CQConfig{Entries: min(entries, n.dev.Attr().MaxCQE), Channel: l.channel}); err != nil {
+	if l.cq, err = n.dev.CreateCQ(verbs.CQConfig{Entries: min(entries, n.dev.Attr().MaxCQE),
+		Channel: l.channel}); err != nil {
 		return err
 	}
 	l.qp, err = n.pd.CreateQP(verbs.QPConfig{Type: verbs.UD, SendCQ: l.cq, MaxSendWR: dgramSends, MaxRecvWR: dgramRecvs})

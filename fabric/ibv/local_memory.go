@@ -70,7 +70,8 @@ func (m *localMemory) settle(s regcache.Status) {
 	// A shorter put promises that its source is free for reuse when it returns.
 	m.zeroMin.Store(max(kept, copyMax+1))
 	m.singleMin.Store(single)
-	m.log.Info("ibv: the program's own memory", "origin", o.Origin, "registrations", o.Mode, "from bytes", m.zeroMin.Load(), "why", o.Why)
+	m.log.Info("ibv: the program's own memory", "origin", o.Origin, "registrations", o.Mode, "from bytes",
+		m.zeroMin.Load(), "why", o.Why)
 }
 
 // closeCache closes the cache; every registration has been given back.

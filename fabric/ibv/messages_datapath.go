@@ -260,7 +260,8 @@ func (o *messages) fillSend(c *conn, m *message, slot int, w *verbs.SendWR) {
 	c.holding = c.holding || m.buf != none
 	// Perhaps nothing is sent to this peer again: the last message of several frees their buffers.
 	last := c.holding && c.waiting.n == 0
-	if o.tx.sign(&c.q, w, m.cookie != 0 || m.src.how != sourceNone || last || m.buf != none && o.bufs.scarce() || o.crowded()) {
+	if o.tx.sign(&c.q, w, m.cookie != 0 || m.src.how != sourceNone || last ||
+		m.buf != none && o.bufs.scarce() || o.crowded()) {
 		c.holding = false
 	}
 }

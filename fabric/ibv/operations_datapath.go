@@ -51,7 +51,8 @@ func (t *operations) add(rank, parts int32) int32 {
 	}
 	o := &t.all[i]
 	// Loops set what else they need; release has cleared the error.
-	o.next, o.live, o.abandoned, o.loop, o.group, o.piece, o.parts, o.rank, o.old = none, true, false, false, false, false, parts, rank, 0
+	o.next, o.live, o.abandoned, o.loop, o.group, o.piece, o.parts, o.rank, o.old = none, true, false, false, false,
+		false, parts, rank, 0
 	return i
 }
 

@@ -39,7 +39,8 @@ func (l *lane) putInlineNow(q *sendQueue, off uint64, src []byte) (fabric.Handle
 }
 
 // transferNow moves buf in one work request: directly under lkey, or through the slab.
-func (l *lane) transferNow(q *sendQueue, off uint64, buf []byte, what kind, local uint64, lkey uint32, direct bool) (fabric.Handle, error) {
+func (l *lane) transferNow(q *sendQueue, off uint64, buf []byte, what kind, local uint64, lkey uint32,
+	direct bool) (fabric.Handle, error) {
 	e := l.set
 	block := none
 	if !direct {

@@ -34,7 +34,8 @@ func (t *table) encode() []byte {
 // decodeTable reads one with so many endpoints, lanes, and near peers.
 func decodeTable(b []byte, endpoints, lanes, near int) (t table, err error) {
 	if want := tableFixed + 4*(endpoints+lanes*near); len(b) != want || b[0] != tableVersion {
-		return t, fmt.Errorf("queue pair table of %d bytes, want %d of version %d: the numbers of lanes and of endpoints must be equal", len(b), want, tableVersion)
+		return t, fmt.Errorf("queue pair table of %d bytes, want %d of version %d: "+
+			"the numbers of lanes and of endpoints must be equal", len(b), want, tableVersion)
 	}
 	le := binary.LittleEndian
 	t.qkey = le.Uint32(b[1:])

@@ -12,7 +12,7 @@ const (
 	maxDepth           = 1 << 15
 
 	inlineWish  = 128             // bytes of a put that travel in the work request
-	copyMax     = 2 << 10         // bytes of a put that are copied wherever they lie: below it a copy costs less than its user's care
+	copyMax     = 2 << 10         // bytes of a put that are always copied: a copy costs less than its user's care
 	maxPiece    = 1 << 20         // bytes of one work request: what a lost packet may cost to send again
 	signalEvery = 16              // of implicit operations, one completion for this many
 	chainSlots  = 128             // work requests of one doorbell: as many as go to one peer by default

@@ -13,7 +13,8 @@ import (
 // /proc has processes only, stays 0, which is unknown: then Reach finds out by a connection.
 func here() (p place, err error) {
 	text, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if b, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", "")); err == nil && len(b) == len(p.boot) {
+	if b, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", "")); err == nil &&
+		len(b) == len(p.boot) {
 		p.boot = id(b)
 	}
 	var st unix.Stat_t

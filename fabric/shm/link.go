@@ -136,7 +136,8 @@ func (l *link) unannounced(epoch uint32) int {
 	case (l.state == linkUp || l.state == linkClosing) && epoch == l.epoch && epoch != l.polled.epoch:
 		return msgEarly
 	}
-	l.ep.n.protocolError(l.peer, fmt.Errorf("shm: a message of connection %d, while %d is in state %d", epoch, l.epoch, l.state))
+	l.ep.n.protocolError(l.peer, fmt.Errorf("shm: a message of connection %d, while %d is in state %d",
+		epoch, l.epoch, l.state))
 	return msgBad
 }
 

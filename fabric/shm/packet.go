@@ -186,7 +186,8 @@ func readPacket(c *net.UnixConn, b, oob []byte) (data []byte, fds []int, err err
 	}
 	if flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) != 0 {
 		closeAll(fds)
-		return nil, nil, errors.New("shm: a packet of the peer is cut off; raise the limit of open files (ulimit -n) if it brought a descriptor")
+		return nil, nil, errors.New("shm: a packet of the peer is cut off; raise the limit of open files (ulimit -n) if it " +
+			"brought a descriptor")
 	}
 	return b[:n], fds, nil
 }

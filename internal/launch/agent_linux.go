@@ -176,7 +176,8 @@ func (a *agency) start(l layout) ([]*rank, error) {
 	defer a.mu.Unlock()
 	for _, k := range ranks {
 		a.ranks[k.number] = k
-		a.ch.send(kindStarted, uint32(k.number), binary.LittleEndian.AppendUint32(nil, uint32(k.process.(*child).cmd.Process.Pid)))
+		a.ch.send(kindStarted, uint32(k.number),
+			binary.LittleEndian.AppendUint32(nil, uint32(k.process.(*child).cmd.Process.Pid)))
 	}
 	return ranks, err
 }

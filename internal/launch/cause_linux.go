@@ -39,7 +39,8 @@ func (m *memoryKills) text() string {
 		return ""
 	}
 	if _, limit, group, ok := m.root.MemoryRoom(); ok {
-		return fmt.Sprintf("; the kernel has killed for want of memory in memory group %s, whose limit is %d MiB: raise it, or start fewer ranks here, with less memory each", group, limit>>20)
+		return fmt.Sprintf("; the kernel has killed for want of memory in memory group %s, whose limit is %d MiB: "+
+			"raise it, or start fewer ranks here, with less memory each", group, limit>>20)
 	}
 	return "; the kernel has killed for want of memory: start fewer ranks here, with less memory each"
 }
@@ -64,7 +65,8 @@ func (m *memoryKills) cause(state *os.ProcessState, killed bool) string {
 		}
 		return m.text()
 	case s == syscall.SIGBUS:
-		return "; memory that is mapped could not be had, mostly since a file system (df /dev/shm), the huge pages (/proc/meminfo) or a memory group is full, or a mapped file was cut short"
+		return "; memory that is mapped could not be had, mostly since a file system (df /dev/shm), " +
+			"the huge pages (/proc/meminfo) or a memory group is full, or a mapped file was cut short"
 	case s == syscall.SIGXCPU:
 		return "; its processor time is limited (ulimit -t, RLIMIT_CPU)"
 	}

@@ -118,7 +118,8 @@ type channel struct {
 }
 
 func newChannel(w io.Writer, silence time.Duration) *channel {
-	c := &channel{w: w, silence: silence, done: make(chan struct{}), wake: make(chan struct{}, 1), conns: map[uint32]*conn{}, heard: time.Now()}
+	c := &channel{w: w, silence: silence, done: make(chan struct{}), wake: make(chan struct{}, 1),
+		conns: map[uint32]*conn{}, heard: time.Now()}
 	c.idle = sync.NewCond(&c.mu)
 	return c
 }

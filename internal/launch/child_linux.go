@@ -64,7 +64,8 @@ next:
 // the caller has locked it and keeps it until the child has ended.
 func (s *local) startChild(n int) (_ *child, err error) {
 	cfg, h, prog := s.cfg, s.handover, s.cfg.program(n)
-	k := &child{number: n, cmd: exec.Command(s.paths[prog.Path], prog.Args...), deaths: s.deaths, kills: s.kills, echo: s.echo, inOurGroup: n == 0 && s.echo != nil}
+	k := &child{number: n, cmd: exec.Command(s.paths[prog.Path], prog.Args...), deaths: s.deaths, kills: s.kills,
+		echo: s.echo, inOurGroup: n == 0 && s.echo != nil}
 	k.cmd.Args[0] = prog.Path
 	k.cmd.Dir = cfg.Dir
 	k.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !k.inOurGroup, Pdeathsig: syscall.SIGKILL}

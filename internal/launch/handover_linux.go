@@ -25,7 +25,8 @@ type handover struct {
 func newHandover() *handover {
 	var b [40]byte
 	rand.Read(b[:])
-	return &handover{job: fmt.Sprintf("launch-%d-%s", os.Getpid(), hex.EncodeToString(b[:8])), secret: hex.EncodeToString(b[8:])}
+	return &handover{job: fmt.Sprintf("launch-%d-%s", os.Getpid(), hex.EncodeToString(b[:8])),
+		secret: hex.EncodeToString(b[8:])}
 }
 
 // open opens the rendezvous: a unix socket, which takes no network, and a port on loopback,
@@ -36,7 +37,8 @@ func (h *handover) open() error {
 	noSocket := h.openSocket()
 	noPort := h.openPort()
 	if noSocket != nil && noPort != nil {
-		return fmt.Errorf("launch: the ranks cannot meet: %w; %w (set TMPDIR to a directory where a socket can be made, or: ip link set lo up)", noSocket, noPort)
+		return fmt.Errorf("launch: the ranks cannot meet: %w; %w (set TMPDIR to a directory where a socket can be made, "+
+			"or: ip link set lo up)", noSocket, noPort)
 	}
 	return nil
 }
@@ -49,7 +51,8 @@ func (h *handover) openSocket() (err error) {
 			err = errors.Join(err, e)
 			continue
 		}
-		ln, e := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(dir, socketName)}) // a long path is an error
+		// a long path is an error
+		ln, e := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(dir, socketName)})
 		if e == nil {
 			ln.SetUnlinkOnClose(false)
 			h.socket, e = ln.File()

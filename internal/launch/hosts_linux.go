@@ -33,7 +33,8 @@ func newHosts(r *run) *hosts {
 		if len(host.Ranks) == 0 {
 			continue
 		}
-		a := &agent{hosts: h, name: host.Name, remotes: map[int]*remote{}, answered: make(chan struct{}), stop: make(chan struct{})}
+		a := &agent{hosts: h, name: host.Name, remotes: map[int]*remote{}, answered: make(chan struct{}),
+			stop: make(chan struct{})}
 		for _, n := range slices.Sorted(slices.Values(host.Ranks)) {
 			m := &remote{agent: a}
 			m.rank = &rank{number: n, process: m}
@@ -58,7 +59,9 @@ func (h *hosts) start(ctx context.Context) (ranks []*rank, err error) {
 		return err
 	}); errors.Is(err, syscall.EMFILE) { // once for all hosts
 		name := fmt.Sprintf("%s and %d more", h.all[0].name, len(h.all)-1)
-		return nil, &HostError{Host: name, Err: fmt.Errorf("%w (each host takes three descriptors of the launcher, and more while it is reached: raise ulimit -n, or use fewer hosts)", syscall.EMFILE)}
+		return nil, &HostError{Host: name,
+			Err: fmt.Errorf("%w (each host takes three descriptors of the launcher, and more while it is reached: "+
+				"raise ulimit -n, or use fewer hosts)", syscall.EMFILE)}
 	} else if err != nil {
 		return nil, err
 	}

@@ -115,7 +115,8 @@ type Config struct {
 // ranks would not find each other, nor the guard what they started.
 func Sets(variable string) bool {
 	switch variable {
-	case "IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_SECRET_FD", "IBCONDUIT_LISTEN_FD",
+	case "IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_SECRET_FD",
+		"IBCONDUIT_LISTEN_FD",
 		"IBCONDUIT_LIFE_FD", "IBCONDUIT_ENDED_FD", "IBCONDUIT_SOCKET", "IBCONDUIT_SOCKET_FD", "IBCONDUIT_LISTEN",
 		"IBCONDUIT_PROGRAMS":
 		return true

@@ -44,7 +44,8 @@ type local struct {
 // newLocal makes the shared parts of this host's ranks. The layout was made before anything was
 // opened.
 func newLocal(cfg *Config, l layout, numbers []int, h *handover, events chan<- event) (_ *local, err error) {
-	s := &local{cfg: cfg, numbers: numbers, layout: l, events: events, paths: map[string]string{}, handover: h, children: newChildren(), kills: watchMemoryKills(sysinfo.Host())}
+	s := &local{cfg: cfg, numbers: numbers, layout: l, events: events, paths: map[string]string{}, handover: h,
+		children: newChildren(), kills: watchMemoryKills(sysinfo.Host())}
 	for _, n := range numbers {
 		path := cfg.program(n).Path
 		if s.paths[path] != "" {

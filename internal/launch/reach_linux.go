@@ -113,7 +113,8 @@ func (h *hosts) reach(a *agent, t turns) error {
 		case err == nil:
 			return nil
 		case refused && len(h.all) > 1:
-			err = fmt.Errorf("%w, %s before an agent answered; where it works alone, sshd there or of a jump host refuses so many at a time: "+
+			err = fmt.Errorf("%w, %s before an agent answered; where it works alone, "+
+				"sshd there or of a jump host refuses so many at a time: "+
 				"raise MaxStartups of its sshd_config", err, times(try+1))
 		}
 		return &HostError{Host: a.name, Err: err}

@@ -48,7 +48,8 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 	if err != nil {
 		return 126, err
 	}
-	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N), over: make(chan struct{}), asked: map[syscall.Signal]time.Time{}}
+	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N), over: make(chan struct{}),
+		asked: map[syscall.Signal]time.Time{}}
 	r.giveUpOutput = sync.OnceFunc(func() { close(r.over) })
 	defer r.giveUpOutput()
 	r.out = &sink{w: cfg.Stdout, name: "standard output", report: cfg.Report, over: r.over}

@@ -73,7 +73,8 @@ var ignoredByOthers = []os.Signal{syscall.SIGTTIN, syscall.SIGTTOU}
 const echoName = "signal-echo"
 
 // echoed are the signals that may be sent to a whole process group.
-var echoed = append([]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2}, stopping...)
+var echoed = append([]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP, syscall.SIGUSR1,
+	syscall.SIGUSR2}, stopping...)
 
 // groupEcho is a process of this program in its process group that does nothing but report which
 // signals it received: they were for the group, and rank 0 has them too.
@@ -116,7 +117,8 @@ func newEcho(c *children) (*groupEcho, error) {
 		hold.Close()
 		return nil, err
 	}
-	e := &groupEcho{hold: hold, back: back, heard: map[syscall.Signal]time.Time{}, news: make(chan struct{}, 1), cmd: exec.Command("/proc/self/exe")}
+	e := &groupEcho{hold: hold, back: back, heard: map[syscall.Signal]time.Time{}, news: make(chan struct{}, 1),
+		cmd: exec.Command("/proc/self/exe")}
 	e.cmd.Args = []string{echoName}
 	e.cmd.Stdin, e.cmd.Stdout = in, out
 	e.cmd.Dir = "/"

@@ -116,5 +116,6 @@ func (c Capabilities) LocksAll() bool { return c.Has(capIPCLock) && c.Initial }
 func (r Root) Capabilities() Capabilities {
 	bits, _ := strconv.ParseUint(r.Table("/proc/thread-self/status")["CapEff"], 16, 64)
 	f := strings.Fields(r.Text("/proc/self/uid_map"))
-	return Capabilities{Bits: bits, Initial: len(f) == 0 || len(f) == 3 && f[0] == "0" && f[1] == "0" && f[2] == "4294967295"}
+	return Capabilities{Bits: bits, Initial: len(f) == 0 || len(f) == 3 && f[0] == "0" && f[1] == "0" &&
+		f[2] == "4294967295"}
 }

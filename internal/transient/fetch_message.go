@@ -54,7 +54,8 @@ func (m *Memory) registerFetches(table *am.Table) {
 
 func (m *Memory) openFetches() {
 	m.makers = byHash(m.cfg.Fetches)
-	m.asked, m.coming, m.serving = map[uint64]*messageFetch{}, map[*am.Announcement]*messageFetch{}, map[int]*atomic.Int64{}
+	m.asked, m.coming, m.serving = map[uint64]*messageFetch{}, map[*am.Announcement]*messageFetch{},
+		map[int]*atomic.Int64{}
 }
 
 // receiveRuns is where the data of a set's messages arrive: runs of the region, which are taken at

@@ -39,7 +39,8 @@ func (m *Memory) asks(c *am.Call) {
 	switch n := r.open.Add(1); {
 	case c.Len() < 3 || r.size == 0 || n > 2*maxRequests:
 		r.open.Add(-1)
-		m.env.Logger().Warn("fetch", "rank", r.from, "dropped", "a request that is malformed, or one of too many", "unanswered", n-1)
+		m.env.Logger().Warn("fetch", "rank", r.from, "dropped", "a request that is malformed, or one of too many",
+			"unanswered", n-1)
 	case !ok:
 		go r.Fail(m.env.Context(), errors.New("it has no function of this name (Config.Memory.Fetches)"))
 	case n > maxRequests:

@@ -330,7 +330,8 @@ func (m *Memory) cameUnasked(c *am.Call) {
 		return
 	}
 	m.pages.Fit(m.most())
-	p := &Payload{m: m, from: c.From(), args: append([]uint64(nil), c.Args()[min(1, c.Len()):]...), data: append([]byte{}, c.Payload()...)}
+	p := &Payload{m: m, from: c.From(), args: append([]uint64(nil), c.Args()[min(1, c.Len()):]...),
+		data: append([]byte{}, c.Payload()...)}
 	f, ok := m.receivers[c.Arg(0)]
 	if !ok {
 		m.env.Logger().Warn("payloads", "rank", c.From(), "dropped", errNoReceiver)

@@ -95,7 +95,8 @@ func (e *FreeError) Unwrap() error { return ErrNotAllocated }
 // checkGrow panics where a heap cannot grow by n.
 func checkGrow(n, length uint64) {
 	if n%PageSize != 0 || n > MaxLen-length {
-		panic(fmt.Sprintf("alloc: a heap of %d bytes cannot grow by %d: by pages of %d, to %d at most", length, n, PageSize, uint64(MaxLen)))
+		panic(fmt.Sprintf("alloc: a heap of %d bytes cannot grow by %d: by pages of %d, to %d at most",
+			length, n, PageSize, uint64(MaxLen)))
 	}
 }
 

@@ -188,7 +188,8 @@ func (a *Buddy) why(off uint64) error {
 	}
 	for o := range a.orders {
 		begin := off &^ (bytesOf(o) - 1)
-		if o < pageOrder && a.trees[begin>>pageShift].has(node(begin, o)) || o >= pageOrder && int(a.large[begin>>pageShift]) == o {
+		if o < pageOrder && a.trees[begin>>pageShift].has(node(begin, o)) ||
+			o >= pageOrder && int(a.large[begin>>pageShift]) == o {
 			e.Inner, e.Block = true, begin
 		}
 	}

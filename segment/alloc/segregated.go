@@ -243,7 +243,8 @@ func (a *Segregated) find(off uint64) (i int32, object uint32) {
 		return i, 0
 	case s.kind == small && page-s.start < s.pages:
 		object = uint32(at * uint64(classes[s.class].inverse) >> 32)
-		if uint64(object)*uint64(classes[s.class].size) == at && object < uint32(s.objects) && s.mask[object/64]>>(object%64)&1 != 0 {
+		if uint64(object)*uint64(classes[s.class].size) == at && object < uint32(s.objects) &&
+			s.mask[object/64]>>(object%64)&1 != 0 {
 			return i, object
 		}
 	}

@@ -336,6 +336,7 @@ func (r *root) figures(single bool) []uint64 {
 
 func (e *NoMemoryError) setFigures(f []uint64) {
 	if len(f) == 6 {
-		e.GlobalInUse, e.GlobalSize, e.Reserved, e.ReservedBy, e.LargestFree, e.LocalInUse = f[0], f[1], f[2], int(f[3]), f[4], f[5]
+		e.GlobalInUse, e.GlobalSize, e.Reserved, e.ReservedBy, e.LargestFree, e.LocalInUse = f[0], f[1], f[2],
+			int(f[3]), f[4], f[5]
 	}
 }
