@@ -222,7 +222,8 @@ enum ibc_mem_look {
 	IBC_MEM_LOOK_CALLS, /* those inside a hook, of which beginning and end are known */
 	IBC_MEM_LOOK_ALL,   /* also discards that userfaultfd reported, of which the end is not known */
 };
-IBC_HIDDEN int ibc_mem_claim(struct ibc_mem *m, uint32_t watcher, uint64_t lo, uint64_t hi, uint32_t tag, int uffd, int look, uint32_t *slot);
+IBC_HIDDEN int ibc_mem_claim(struct ibc_mem *m, uint32_t watcher, uint64_t lo, uint64_t hi, uint32_t tag, int uffd,
+	int look, uint32_t *slot);
 IBC_HIDDEN int ibc_mem_changing(struct ibc_mem *m, uint64_t lo, uint64_t hi, int look);
 IBC_HIDDEN const char *ibc_mem_verify(struct ibc_mem *m);
 IBC_HIDDEN void ibc_mem_retire(struct ibc_mem *m, uint32_t slot);
@@ -240,7 +241,8 @@ IBC_HIDDEN void ibc_mem_unprotect(struct ibc_mem *m, int id);
 /* ---- ibc_mem_log.c: needs no malloc ---- */
 
 enum { IBC_MEM_LOG_OFF, IBC_MEM_LOG_ERROR, IBC_MEM_LOG_WARN, IBC_MEM_LOG_INFO, IBC_MEM_LOG_DEBUG };
-IBC_HIDDEN void ibc_mem_log(struct ibc_mem *m, uint32_t level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+IBC_HIDDEN void ibc_mem_log(struct ibc_mem *m, uint32_t level, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
 
 /* ---- ibc_mem_reloc.c: the second way in, where symbols do not lead here ---- */
 

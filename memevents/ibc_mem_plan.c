@@ -242,7 +242,8 @@ static struct ibc_mem_range mremap_brought(struct ibc_mem *m, const struct ibc_m
 	return rounded(m, (void *)c->result, c->u.mremap.new_len);
 }
 
-IBC_HIDDEN struct ibc_mem_range ibc_mem_brought(struct ibc_mem *m, const struct ibc_mem_call *c, const struct ibc_mem_plan *p)
+IBC_HIDDEN struct ibc_mem_range ibc_mem_brought(struct ibc_mem *m, const struct ibc_mem_call *c,
+	const struct ibc_mem_plan *p)
 {
 	void *at = (void *)c->result;
 

@@ -122,7 +122,8 @@ static uintptr_t map(struct trial *t) { return map_as(t, t->page, MAP_PRIVATE); 
 
 static void unmap(uintptr_t at, size_t len) { ibc_sys(SYS_munmap, (long)at, (long)len, 0, 0, 0, 0); }
 
-static intptr_t call(struct trial *t, uint32_t event, intptr_t a, intptr_t b, intptr_t c, intptr_t d, intptr_t e, intptr_t f)
+static intptr_t call(struct trial *t, uint32_t event, intptr_t a, intptr_t b, intptr_t c, intptr_t d,
+	intptr_t e, intptr_t f)
 {
 	intptr_t args[6] = {a, b, c, d, e, f};
 
@@ -190,7 +191,8 @@ static int try_mmap(struct trial *t)
 	if (!p)
 		return 0;
 	slot = watch(t, p, t->page);
-	call(t, IBC_MEM_MMAP, (intptr_t)p, (intptr_t)t->page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	call(t, IBC_MEM_MMAP, (intptr_t)p, (intptr_t)t->page, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 	ok = noticed(t, slot);
 	unmap(p, t->page);
 	return ok;
@@ -210,7 +212,8 @@ static int try_mremap(struct trial *t)
 	}
 	from = watch(t, p, t->page);
 	to = watch(t, q, t->page);
-	call(t, IBC_MEM_MREMAP, (intptr_t)p, (intptr_t)t->page, (intptr_t)t->page, MREMAP_MAYMOVE | MREMAP_FIXED, (intptr_t)q, 0);
+	call(t, IBC_MEM_MREMAP, (intptr_t)p, (intptr_t)t->page, (intptr_t)t->page,
+		MREMAP_MAYMOVE | MREMAP_FIXED, (intptr_t)q, 0);
 	ok = noticed(t, from);
 	ok &= noticed(t, to);
 	unmap(q, t->page);

@@ -14,7 +14,8 @@
 /* Part of the table, so that two images that share it share the lock. */
 static void lock(struct ibc_mem *m) { pthread_mutex_lock((pthread_mutex_t *)m->lock); }
 static void unlock(struct ibc_mem *m) { pthread_mutex_unlock((pthread_mutex_t *)m->lock); }
-_Static_assert(sizeof(pthread_mutex_t) <= sizeof ((struct ibc_mem *)0)->lock, "room for the lock; zero is its initial state");
+_Static_assert(sizeof(pthread_mutex_t) <= sizeof ((struct ibc_mem *)0)->lock,
+	"room for the lock; zero is its initial state");
 
 /* ---- watchers ---- */
 
@@ -250,7 +251,8 @@ static int still_pending(const struct ibc_mem_entry *e) { return (load(e->state)
 
 /* Publishes a PENDING entry, and then looks whether the range is changing: if so there is no
  * entry. */
-IBC_HIDDEN int ibc_mem_claim(struct ibc_mem *m, uint32_t watcher, uint64_t lo, uint64_t hi, uint32_t tag, int uffd, int look, uint32_t *slot)
+IBC_HIDDEN int ibc_mem_claim(struct ibc_mem *m, uint32_t watcher, uint64_t lo, uint64_t hi, uint32_t tag, int uffd,
+	int look, uint32_t *slot)
 {
 	struct ibc_mem_entry *e;
 

@@ -157,7 +157,8 @@ static void lost(struct ibc_mem *m, int fd)
 	ibc_mem_signal(m);
 	/* The reader does not wait, for a full pipe neither */
 	if (poll(&err, 1, 0) == 1 && (err.revents & POLLOUT))
-		ibc_mem_log(m, IBC_MEM_LOG_ERROR, "the program has closed the descriptor of userfaultfd: nothing is cached any more that needs it");
+		ibc_mem_log(m, IBC_MEM_LOG_ERROR,
+			"the program has closed the descriptor of userfaultfd: nothing is cached any more that needs it");
 }
 
 static void *reader(void *arg)
@@ -262,7 +263,8 @@ IBC_HIDDEN int ibc_mem_uffd_start(struct ibc_mem *m, const char **step)
 	struct stat s;
 	struct uffdio_api api = {
 		.api = UFFD_API,
-		.features = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_PAGEFAULT_FLAG_WP,
+		.features = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_REMAP |
+			UFFD_FEATURE_PAGEFAULT_FLAG_WP,
 	};
 	int fd, err;
 

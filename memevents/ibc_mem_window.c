@@ -84,7 +84,8 @@ static void expire(struct ibc_mem *m, struct ibc_mem_entry *e, uint64_t lo, uint
 
 IBC_HIDDEN uint32_t ibc_mem_hash(uint32_t level, uint64_t cell)
 {
-	return (uint32_t)(((cell + 1) * 0x9E3779B97F4A7C15u ^ (uint64_t)(level + 1) * 0xC2B2AE3D27D4EB4Fu) >> (64 - IBC_MEM_HEADS_LOG2));
+	return (uint32_t)(((cell + 1) * 0x9E3779B97F4A7C15u ^
+		(uint64_t)(level + 1) * 0xC2B2AE3D27D4EB4Fu) >> (64 - IBC_MEM_HEADS_LOG2));
 }
 
 static void expire_all(struct ibc_mem *m, uint64_t lo, uint64_t hi)

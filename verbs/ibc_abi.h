@@ -327,7 +327,8 @@ struct ibv_context {
 struct verbs_context {
 	int (*query_port)(struct ibv_context *, uint8_t, struct ibv_port_attr *, size_t);
 	void *unused_advise_mr_to_priv[26];
-	int (*query_device_ex)(struct ibv_context *, const struct ibv_query_device_ex_input *, struct ibv_device_attr_ex *, size_t);
+	int (*query_device_ex)(struct ibv_context *, const struct ibv_query_device_ex_input *,
+		struct ibv_device_attr_ex *, size_t);
 	void *unused_flow_to_xrcd[10];
 	uint64_t unused_placeholder;
 	size_t sz;
