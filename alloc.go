@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"unsafe"
 
+	"github.com/ibconduit/conduit/internal/global"
 	"github.com/ibconduit/conduit/segment/heap"
 )
 
@@ -44,7 +45,7 @@ func pointer[T any](h *heaps, p heap.Ptr) Ptr[T] {
 	if p.IsNull() {
 		return Ptr[T]{}
 	}
-	return Ptr[T]{node: uint32(p.Rank()) + 1, off: p.Offset() + h.base}
+	return global.Of[T](uint32(p.Rank())+1, p.Offset()+h.base)
 }
 
 // Alloc takes memory for n elements of this rank's part of the shared heaps. Every rank may use and
@@ -135,7 +136,7 @@ func freeBy[T any](ctx context.Context, j *Job, op string, all bool, free func(*
 	case p.Rank() < 0 || p.Rank() >= j.size:
 		return nil, &RankError{Op: op, Rank: p.Rank(), Size: j.size}
 	default: // an offset in front of the heaps wraps round, and so lies outside of them
-		q = heap.At(p.Rank(), p.off-j.heaps.base)
+		q = heap.At(p.Rank(), p.Offset()-j.heaps.base)
 	}
 	// What a worker's cache has not written must not be written into the next owner's block.
 	lost = releaseIdle(ctx, j)
@@ -181,9 +182,9 @@ func SymmetricFree[T any](ctx context.Context, j *Job, p Ptr[T]) error {
 		return fmt.Errorf("conduit: %s: %v is not of this rank, %d: each rank frees its own", op, p, j.rank)
 	}
 	// An offset in front of the heap wraps round, and so lies outside; none is that of no block.
-	err = inSegment(s.Free(ctx, min(p.off-j.heaps.Static, heap.NoBlock-1)), j.heaps.Static)
+	err = inSegment(s.Free(ctx, min(p.Offset()-j.heaps.Static, heap.NoBlock-1)), j.heaps.Static)
 	if e := (*FreeError)(nil); errors.As(err, &e) {
-		e.Ptr = heap.At(p.Rank(), p.off)
+		e.Ptr = heap.At(p.Rank(), p.Offset())
 	}
 	return err
 }
@@ -226,15 +227,15 @@ func Slice[T any](j *Job, p Ptr[T], n int) ([]T, error) {
 		return nil, fmt.Errorf("conduit: %s: %v is not of this rank, %d: get it", op, p, j.rank)
 	}
 	mem := j.seg.User()
-	if have := uint64(len(mem)); size > have || p.off > have-size {
-		return nil, &BoundsError{Op: op, Rank: j.rank, Off: p.off, Len: size, Size: have}
+	if have := uint64(len(mem)); size > have || p.Offset() > have-size {
+		return nil, &BoundsError{Op: op, Rank: j.rank, Off: p.Offset(), Len: size, Size: have}
 	}
 	if size == 0 {
 		return nil, nil
 	}
-	at := unsafe.Pointer(&mem[p.off])
+	at := unsafe.Pointer(&mem[p.Offset()])
 	if align := unsafe.Alignof(*new(T)); uintptr(at)%align != 0 {
-		return nil, fmt.Errorf("conduit: %s: offset %#x is no multiple of the type's alignment, %d", op, p.off, align)
+		return nil, fmt.Errorf("conduit: %s: offset %#x is no multiple of the type's alignment, %d", op, p.Offset(), align)
 	}
 	return unsafe.Slice((*T)(at), n), nil
 }

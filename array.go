@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"unsafe"
 
+	"github.com/ibconduit/conduit/internal/global"
 	"github.com/ibconduit/conduit/segment/dist"
 	"github.com/ibconduit/conduit/segment/heap"
 )
@@ -114,7 +115,7 @@ func newArray[T any](ctx context.Context, j *Job, n int, how Distribution) (*Arr
 		return nil, err
 	}
 	a.block = pointer[T](j.heaps, p)
-	a.off = a.block.off
+	a.off = a.block.Offset()
 	return a, nil
 }
 
@@ -212,10 +213,10 @@ func errRun(op string, run, n int) error {
 func checkCopy[T any](w *Worker, dst, src Ptr[T], n int) error {
 	size, _, err := sizeOf[T]("copy", n)
 	if err == nil {
-		_, err = w.check("copy", dst.node, dst.off, size)
+		_, err = w.check("copy", global.Node(dst), dst.Offset(), size)
 	}
 	if err == nil {
-		_, err = w.check("copy", src.node, src.off, size)
+		_, err = w.check("copy", global.Node(src), src.Offset(), size)
 	}
 	return err
 }
@@ -225,7 +226,7 @@ func checkCopy[T any](w *Worker, dst, src Ptr[T], n int) error {
 func checkRuns[T any](w *Worker, op string, p Ptr[T], n, run, stride int) error {
 	size, _, err := sizeOf[T](op, run)
 	if err == nil {
-		_, err = w.check(op, p.node, p.off, size)
+		_, err = w.check(op, global.Node(p), p.Offset(), size)
 	}
 	if err != nil || n == 1 {
 		return err
@@ -236,9 +237,9 @@ func checkRuns[T any](w *Worker, op string, p Ptr[T], n, run, stride int) error 
 		last = p.Add(-int(past))
 	}
 	if hi != 0 || past > math.MaxInt {
-		last.off = ^uint64(0) // outside of every segment
+		last = global.Of[T](global.Node(last), ^uint64(0)) // outside of every segment
 	}
-	_, err = w.check(op, last.node, last.off, size)
+	_, err = w.check(op, global.Node(last), last.Offset(), size)
 	return err
 }
 
@@ -248,10 +249,10 @@ func checkIndexed[T any](w *Worker, op string, p Ptr[T], offs []int) error {
 	size := uint64(unsafe.Sizeof(v))
 	for _, k := range offs {
 		at := p.Add(k)
-		if rt, _ := w.valid(at.node, at.off, size); rt != nil {
+		if rt, _ := w.valid(global.Node(at), at.Offset(), size); rt != nil {
 			continue
 		}
-		if _, err := w.check(op, at.node, at.off, size); err != nil {
+		if _, err := w.check(op, global.Node(at), at.Offset(), size); err != nil {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/global"
 	"github.com/ibconduit/conduit/segment/dist"
 )
 
@@ -15,7 +16,7 @@ func (a *Array[T]) At(i int) Ptr[T] {
 		a.outside(i)
 	}
 	r := a.layout.At(uint64(i))
-	return Ptr[T]{node: r.Rank + 1, off: a.off + r.Off}
+	return global.Of[T](r.Rank+1, a.off+r.Off)
 }
 
 // GetSlice reads len(dst) elements from i on, wherever they lie, and returns when they are there:
@@ -58,7 +59,7 @@ func (a *Array[T]) slice(w *Worker, kind fabric.Kind, mem []T, i int) error {
 	})
 }
 
-func (a *Array[T]) ptr(r dist.Ref) Ptr[T] { return Ptr[T]{node: r.Rank + 1, off: a.off + r.Off} }
+func (a *Array[T]) ptr(r dist.Ref) Ptr[T] { return global.Of[T](r.Rank+1, a.off+r.Off) }
 
 // run is how many elements from r on, n at most, lie in one piece.
 func (a *Array[T]) run(r dist.Ref, n int) int {
@@ -125,7 +126,7 @@ func (a *Array[T]) strided(w *Worker, kind fabric.Kind, mem []T, i, stride int) 
 
 // scattered transfers each element of mem from or to a place of its own.
 func scattered[T any](w *Worker, kind fabric.Kind, mem []T, at func(k int) Ptr[T]) error {
-	if kind == fabric.KindGet && len(mem) > 0 && w.fences.gathers(at(0).node, at(0).off) {
+	if kind == fabric.KindGet && len(mem) > 0 && w.fences.gathers(global.Node(at(0)), at(0).Offset()) {
 		return gathered(w, mem, 1, at)
 	}
 	k := 0
@@ -145,7 +146,7 @@ func GetIndexed[T any](w *Worker, dst []T, p Ptr[T], offs []int) error {
 	if len(dst) != len(offs) {
 		return errUnequal("get", len(dst), len(offs))
 	}
-	if err := p.typeErr(); err != nil {
+	if err := global.Check(p); err != nil {
 		return err
 	}
 	return scattered(w, fabric.KindGet, dst, func(k int) Ptr[T] { return p.Add(offs[k]) })
@@ -158,7 +159,7 @@ func PutIndexed[T any](w *Worker, p Ptr[T], offs []int, src []T) error {
 	if len(src) != len(offs) {
 		return errUnequal("put", len(src), len(offs))
 	}
-	if err := cmp.Or(p.typeErr(), checkIndexed(w, "put", p, offs)); err != nil {
+	if err := cmp.Or(global.Check(p), checkIndexed(w, "put", p, offs)); err != nil {
 		return err
 	}
 	return scattered(w, fabric.KindPut, src, func(k int) Ptr[T] { return p.Add(offs[k]) })
@@ -183,13 +184,13 @@ func runs[T any](w *Worker, kind fabric.Kind, mem []T, p Ptr[T], run, stride int
 	if run < 1 || len(mem)%run != 0 {
 		return errRun(opOf(kind), run, len(mem))
 	}
-	if err := p.typeErr(); err != nil || len(mem) == 0 {
+	if err := global.Check(p); err != nil || len(mem) == 0 {
 		return err
 	}
 	if err := checkRuns(w, opOf(kind), p, len(mem)/run, run, stride); err != nil {
 		return err
 	}
-	if kind == fabric.KindGet && w.fences.gathers(p.node, p.off) {
+	if kind == fabric.KindGet && w.fences.gathers(global.Node(p), p.Offset()) {
 		next := p
 		return gathered(w, mem, run, func(int) Ptr[T] {
 			at := next
@@ -246,7 +247,7 @@ func Copy[T any](w *Worker, dst, src Ptr[T], n int) error {
 	var v T
 	each := max(copyBuffer/max(int(unsafe.Sizeof(v)), 1), 1)
 	buf := make([]T, min(each, n))
-	last := dst.node == src.node && dst.off > src.off // from the end on: dst may overlap what follows
+	last := global.Node(dst) == global.Node(src) && dst.Offset() > src.Offset() // from the end on: dst may overlap what follows
 	for at := 0; at < n; at += each {
 		k := min(each, n-at)
 		from := at

@@ -480,7 +480,7 @@ func BenchmarkArrayAt(b *testing.B) {
 				var sum uint64
 				for i := range b.N {
 					p := a.At(i * 77 & (1<<20 - 1))
-					sum += p.Offset() + uint64(p.node)
+					sum += p.Offset() + uint64(p.Rank())
 				}
 				if sum == 1<<63 {
 					b.Log(sum)

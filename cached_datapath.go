@@ -6,6 +6,7 @@ import (
 
 	"github.com/ibconduit/conduit/cache"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/global"
 	"github.com/ibconduit/conduit/internal/owner"
 )
 
@@ -148,7 +149,7 @@ func (f *fences) stats() cache.Stats {
 // are left out. Errors: those of a wrong pointer, and a *PeerDownError.
 func Prefetch[T any](w *Worker, p Ptr[T], n int) error {
 	var v T
-	return w.fences.prefetch(p.node, p.off, nil, n*int(unsafe.Sizeof(v)))
+	return w.fences.prefetch(global.Node(p), p.Offset(), nil, n*int(unsafe.Sizeof(v)))
 }
 
 // PrefetchIndexed is Prefetch of the elements p.Add(offs[k]) for all k, by one doorbell.
@@ -160,9 +161,9 @@ func PrefetchIndexed[T any](w *Worker, p Ptr[T], offs []int) error {
 	}
 	f.offs = f.offs[:0]
 	for _, k := range offs {
-		f.offs = append(f.offs, p.Add(k).off)
+		f.offs = append(f.offs, p.Add(k).Offset())
 	}
-	return f.prefetch(p.node, 0, f.offs, int(unsafe.Sizeof(v)))
+	return f.prefetch(global.Node(p), 0, f.offs, int(unsafe.Sizeof(v)))
 }
 
 // Hints for the cache of a worker, see SetHint.
@@ -188,14 +189,14 @@ func SetHint[T any](w *Worker, p Ptr[T], n int, h Hint) error {
 		return err
 	}
 	f := w.fences
-	if _, err := w.check("hint", p.node, p.off, size); err != nil || f == nil || f.kept == nil {
+	if _, err := w.check("hint", global.Node(p), p.Offset(), size); err != nil || f == nil || f.kept == nil {
 		return err
 	}
 	if err := w.enter("hint"); err != nil {
 		return err
 	}
 	defer w.exit()
-	f.kept.Hint(int(p.node)-1, p.off, size, h)
+	f.kept.Hint(int(global.Node(p))-1, p.Offset(), size, h)
 	return nil
 }
 
@@ -245,13 +246,13 @@ func gathered[T any](w *Worker, mem []T, run int, at func(k int) Ptr[T]) error {
 		to := from
 		for ; to < len(mem) && len(f.places) < mostPlaces; to += run {
 			p := at(k)
-			if p.node&badType != 0 {
+			if global.Node(p)&badType != 0 {
 				return typeError[T]()
 			}
-			if _, err := w.check("get", p.node, p.off, uint64(size)); err != nil {
+			if _, err := w.check("get", global.Node(p), p.Offset(), uint64(size)); err != nil {
 				return err
 			}
-			if k++; !f.remote(p.node) {
+			if k++; !f.remote(global.Node(p)) {
 				if err := getSlice(w, mem[to:to+run], p, fabric.Blocking).finish(); err != nil {
 					return err
 				}
@@ -262,7 +263,7 @@ func gathered[T any](w *Worker, mem []T, run int, at func(k int) Ptr[T]) error {
 				to += run
 				break
 			}
-			f.places = append(f.places, cache.Place{Rank: int(p.node) - 1, Off: p.off})
+			f.places = append(f.places, cache.Place{Rank: int(global.Node(p)) - 1, Off: p.Offset()})
 		}
 		if n := len(f.places); n > 0 {
 			if err := f.gather(bytesOf(mem[from:from+n*run]), size); err != nil {

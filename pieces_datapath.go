@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/global"
 )
 
 // Slices of arrays, and strided and indexed transfers, are many pieces. Those that follow each
@@ -30,7 +31,7 @@ type piece struct {
 }
 
 func pieceOf[T any](p Ptr[T], mem []T) piece {
-	return piece{node: p.node, off: p.off, mem: bytesOf(mem)}
+	return piece{node: global.Node(p), off: p.Offset(), mem: bytesOf(mem)}
 }
 
 func comparePieces(a, b piece) int {
@@ -215,7 +216,7 @@ func (t *transfers) finish(kind fabric.Kind) (first error) {
 
 // startPiece starts an operation.
 func startPiece(w *Worker, kind fabric.Kind, x piece) Pending {
-	p := Ptr[byte]{node: x.node, off: x.off}
+	p := global.Of[byte](x.node, x.off)
 	if kind == fabric.KindPut {
 		return putSlice(w, p, x.mem, 0)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/global"
 	"github.com/ibconduit/conduit/internal/spin"
 )
 
@@ -84,7 +85,7 @@ func (v workerView) Enter(op string) error { return v.w.enter(op) }
 func (v workerView) Exit()                 { v.w.exit() }
 
 func (v workerView) Get(rank int, off uint64, dst []byte) (env.Get, error) {
-	p := getSlice(v.w, dst, Ptr[byte]{node: uint32(rank + 1), off: off}, 0)
+	p := getSlice(v.w, dst, global.Of[byte](uint32(rank+1), off), 0)
 	if p.lane == nil || p.err == nil && p.h == fabric.Done || errors.Is(p.err, ErrPeerDown) {
 		return nil, p.err
 	}
