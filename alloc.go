@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/internal/global"
@@ -13,32 +12,6 @@ import (
 
 // Shared memory in the sense of docs/heap.md. All of it is memory of the ranks' segments, which
 // Config.HeapSize bytes of each are for; it is not cleared. Any goroutine may use these functions.
-
-// lineAlign is the alignment of blocks from lineFrom bytes on: a cache line. Smaller ones, of which
-// there may be many, begin at multiples of 16.
-const (
-	lineAlign = 64
-	lineFrom  = 4096
-)
-
-// sizeOf is the bytes of n elements of T, and how they are aligned.
-func sizeOf[T any](op string, n int) (size, align uint64, err error) {
-	if !pointerFree[T]() {
-		return 0, 0, typeError[T]()
-	}
-	var v T
-	if n < 0 {
-		return 0, 0, fmt.Errorf("conduit: %s: %d elements, want 0 or more", op, n)
-	}
-	hi, size := bits.Mul64(uint64(n), uint64(unsafe.Sizeof(v)))
-	if hi != 0 || size > 1<<62 {
-		return 0, 0, &SizeError{Op: op, Count: uint64(n), Size: uint64(unsafe.Sizeof(v)), Overflow: true}
-	}
-	if size >= lineFrom {
-		align = lineAlign
-	}
-	return size, align, nil
-}
 
 // pointer makes a Ptr of what a heap gives.
 func pointer[T any](h *heaps, p heap.Ptr) Ptr[T] {
@@ -58,7 +31,7 @@ func Alloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 	if err != nil {
 		return Ptr[T]{}, err
 	}
-	size, align, err := sizeOf[T](op, n)
+	size, align, err := heap.SizeOf[T](op, n)
 	if err != nil {
 		return Ptr[T]{}, err
 	}
@@ -90,7 +63,7 @@ func allocBlocks[T any](ctx context.Context, j *Job, op string, take func(*heap.
 	if err != nil {
 		return Ptr[T]{}, err
 	}
-	size, align, err := sizeOf[T](op, n)
+	size, align, err := heap.SizeOf[T](op, n)
 	if err == nil && count < 0 {
 		err = fmt.Errorf("conduit: %s: %d blocks, want 0 or more", op, count)
 	}
@@ -158,7 +131,7 @@ func SymmetricAlloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 	if err != nil {
 		return Ptr[T]{}, err
 	}
-	size, align, err := sizeOf[T](op, n)
+	size, align, err := heap.SizeOf[T](op, n)
 	if err != nil {
 		return Ptr[T]{}, err
 	}
@@ -215,7 +188,7 @@ func (j *Job) VerifySymmetric(ctx context.Context) error {
 // is another rank's, or not aligned; a *BoundsError; ErrNullPtr for elements of null.
 func Slice[T any](j *Job, p Ptr[T], n int) ([]T, error) {
 	const op = "slice"
-	size, _, err := sizeOf[T](op, n)
+	size, _, err := heap.SizeOf[T](op, n)
 	switch {
 	case err != nil:
 		return nil, err

@@ -6,7 +6,9 @@ import (
 )
 
 // Ptr is a global pointer: a rank and an offset in its segment. The zero Ptr is null. It is a
-// value, may be compared with ==, copied, and sent to other ranks (as Rank and Offset). Its methods:
+// value, may be compared with ==, copied, and sent to other ranks (as Rank and Offset).
+//
+// Its methods:
 //
 //	Rank() int           // that p points to; -1 where p is null or invalid
 //	Offset() uint64      // in bytes, in the rank's segment

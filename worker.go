@@ -9,6 +9,7 @@ import (
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/arrays"
 	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/offheap"
 	"github.com/ibconduit/conduit/internal/owner"
@@ -44,7 +45,7 @@ type Worker struct {
 
 	scratch   []byte // where values are laid for a lane to read or write
 	slots     resultSlots
-	transfers transfers // kept for the next time
+	transfers *arrays.Transfers // nil before the first
 
 	freeDirect func()
 	closeErr   error
