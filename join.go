@@ -266,7 +266,7 @@ func peerEnded(err error) bool {
 // each other (IBTA vol 1 §9.4.5), unless every device says so.
 func (j *joining) connectVerbs(ctx context.Context) error {
 	began := time.Now()
-	net, err := newIBV(j)
+	net, err := newIBV(j.Job, j.endpoints())
 	took := time.Since(began)
 	var mine []byte
 	if err == nil {
