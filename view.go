@@ -112,7 +112,7 @@ func (v arrayJob) Size() int       { return v.j.size }
 func (v arrayJob) Segment() []byte { return v.j.seg.User() }
 
 func (v arrayJob) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
-	return heapTeam{v.j}.AllGather(ctx, mine)
+	return heapTeam(v).AllGather(ctx, mine)
 }
 
 func (v arrayJob) AllAlloc(ctx context.Context, count, size uint64) (off uint64, ok bool, err error) {
