@@ -15,17 +15,16 @@ import (
 // fences are what a worker asks of the part that keeps bytes of other ranks for it. Without one
 // they are nil and do nothing; see "Fences and parts" in the package comment.
 type fences struct {
-	part   env.Fences
-	cache  *cache.Cache // that is the part, or nil: puts and gets go through it
-	w      *Worker
-	job    *Job
-	begun  bool          // an atomic that returns a value, since the last flush
-	epoch  uint64        // of the job, when the worker acquired last
-	offs   []uint64      // of a prefetch
-	places []cache.Place // of a gather
-	kept   *cache.Cache  // the cache, also where a fence checker is in front of it
-	gets   *cache.Gets   // that do not wait; nil without a cache
-	check  *checks       // nil: there is no fence checker
+	part  env.Fences
+	cache *cache.Cache // that is the part, or nil: puts and gets go through it
+	w     *Worker
+	job   *Job
+	begun bool         // an atomic that returns a value, since the last flush
+	epoch uint64       // of the job, when the worker acquired last
+	offs  []uint64     // of a prefetch
+	kept  *cache.Cache // the cache, also where a fence checker is in front of it
+	gets  *cache.Gets  // that do not wait; nil without a cache
+	check *checks      // nil: there is no fence checker
 }
 
 // openFences makes the fences of a worker whose lanes are open.
