@@ -53,7 +53,7 @@ func GlobalAlloc[T any](ctx context.Context, j *Job, count, n int) (Ptr[T], erro
 // pointer, or the same error, and may use the memory at once. One broadcast. A rank whose caches
 // have writes that were not sent has that error too, beside the pointer: see [Job.Barrier].
 func AllAlloc[T any](ctx context.Context, j *Job, count, n int) (Ptr[T], error) {
-	lost := j.unsent()
+	lost := unsent(j)
 	p, err := allocBlocks[T](ctx, j, "all alloc", (*heap.Heap).AllAlloc, count, n)
 	return p, withLost(lost, err)
 }
@@ -112,7 +112,7 @@ func freeBy[T any](ctx context.Context, j *Job, op string, all bool, free func(*
 		q = heap.At(p.Rank(), p.Offset()-j.heaps.base)
 	}
 	// What a worker's cache has not written must not be written into the next owner's block.
-	lost = j.unsent()
+	lost = unsent(j)
 	if lost != nil && !all {
 		return nil, lost
 	}
@@ -179,7 +179,7 @@ func (j *Job) VerifySymmetric(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	lost := j.unsent()
+	lost := unsent(j)
 	return withLost(lost, s.Verify(ctx))
 }
 

@@ -69,7 +69,7 @@ type Array[T any] = arrays.Array[T]
 // *MismatchError. A rank whose caches have writes that were not sent has that error beside the
 // array: see [Job.Barrier].
 func NewArray[T any](ctx context.Context, j *Job, n int, how Distribution) (a *Array[T], err error) {
-	lost := j.unsent()
+	lost := unsent(j)
 	if _, err = heapOf(j, "new array"); err == nil {
 		a, err = arrays.New[T](ctx, arrayJob{j}, n, how)
 	}

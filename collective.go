@@ -63,7 +63,7 @@ func (j *Job) Team() *coll.Team { return j.coll.All() }
 // dead; then it matches [ErrPeerDown] where that is known. The job goes on, and so do teams of
 // other ranks; the live ranks can go on with the team that Job.Team().Shrink returns.
 func (j *Job) Barrier(ctx context.Context) error {
-	lost := j.unsent()
+	lost := unsent(j)
 	return withLost(lost, j.collective(j.Team().Barrier(ctx)))
 }
 
@@ -73,14 +73,14 @@ func (j *Job) Barrier(ctx context.Context) error {
 // It fails as Barrier does.
 // It is no barrier: a rank may return before another has called it, as of MPI_Bcast.
 func (j *Job) Broadcast(ctx context.Context, root int, buf []byte) error {
-	lost := j.unsent()
+	lost := unsent(j)
 	return withLost(lost, j.collective(j.Team().Broadcast(ctx, root, buf)))
 }
 
 // AllGather returns every rank's blob, indexed by rank. Lengths may differ. Together they have at
 // most 4 GiB; with more it fails on every rank, and the job goes on. It fails as Barrier does.
 func (j *Job) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
-	lost := j.unsent()
+	lost := unsent(j)
 	all, err := j.Team().AllGather(ctx, mine)
 	return all, withLost(lost, j.collective(err))
 }

@@ -13,7 +13,7 @@ func AllReduceValue[T any](ctx context.Context, j *Job, v T, op func(dst, src []
 	if !pointerFree[T]() {
 		return v, typeError[T]()
 	}
-	lost := j.unsent()
+	lost := unsent(j)
 	err := j.collective(coll.AllReduce(ctx, j.Team(), unsafe.Slice(&v, 1), op))
 	return v, withLost(lost, err)
 }
@@ -27,7 +27,7 @@ func AllReduce[T any](ctx context.Context, j *Job, buf []T, op func(dst, src []T
 	if !pointerFree[T]() {
 		return typeError[T]()
 	}
-	lost := j.unsent()
+	lost := unsent(j)
 	return withLost(lost, j.collective(coll.AllReduce(ctx, j.Team(), buf, op)))
 }
 
@@ -36,6 +36,6 @@ func AllToAll[T any](ctx context.Context, j *Job, dst, src []T) error {
 	if !pointerFree[T]() {
 		return typeError[T]()
 	}
-	lost := j.unsent()
+	lost := unsent(j)
 	return withLost(lost, j.collective(coll.AllToAll(ctx, j.Team(), dst, src)))
 }

@@ -173,7 +173,7 @@ func (j *Job) learned() {
 
 // unsent is the error of a collective operation of the job for the workers whose caches have writes
 // that were not sent: only who uses a worker may send them.
-func (j *Job) unsent() error {
+func unsent(j *Job) error {
 	if j.needs.fences == nil {
 		return nil
 	}

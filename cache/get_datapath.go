@@ -175,11 +175,6 @@ func (c *reader) found(rank int, off, n uint64) {
 	}
 }
 
-// passesBy reports whether a get of n bytes passes the cache by whatever that has.
-func (c *reader) passesBy(rank int, off, n uint64) bool {
-	return n >= uint64(c.cfg.DirectMin) || c.isExposed(rank, off, n) || len(c.hints) > 0 && c.hintAt(rank, off) == Bypass
-}
-
 // split makes the pieces of a request.
 func (c *carrier) split(rank int, off uint64, n int) {
 	c.pieces = c.pieces[:0]

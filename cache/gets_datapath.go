@@ -92,6 +92,11 @@ func (g *Gets) Begin(rank int, off uint64, dst []byte, implicit bool) (h fabric.
 	return h, true, nil
 }
 
+// passesBy reports whether a get of n bytes passes the cache by whatever that has.
+func (c *reader) passesBy(rank int, off, n uint64) bool {
+	return n >= uint64(c.cfg.DirectMin) || c.isExposed(rank, off, n) || len(c.hints) > 0 && c.hintAt(rank, off) == Bypass
+}
+
 // hasRoom reports whether all that a request lacks can be fetched at once. Each of its pages has an
 // entry then, which is pinned.
 func (c *reader) hasRoom(rank int) bool {
