@@ -25,8 +25,8 @@ func newIBV(j *Job, endpoints int) (fabric.Network, error) {
 	})
 }
 
-// pinnedBuffers is how many bytes a device has pinned beside the segment: for all lanes that may be open,
-// and for the endpoints.
+// pinnedBuffers is how many bytes a device has pinned beside the segment: for all lanes that may be
+// open, and for the endpoints.
 func pinnedBuffers(j *Job) (uint64, error) {
 	var all []fabric.EndpointConfig
 	for _, s := range []*endpoints{&j.messages, &j.library} {
