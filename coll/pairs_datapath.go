@@ -7,9 +7,9 @@ import (
 )
 
 // pairs are the channels of an operation's team between any two members, in which data goes that
-// rails would carry over detours. A receiver grants a place for each message; the sender writes the message
-// there, and then the word of the pair. So memory does not grow with the members, but for two words
-// each. Grants go ahead of what is received, as far as there are places.
+// rails would carry over detours. A receiver grants a place for each message; the sender writes the
+// message there, and then the word of the pair. So memory does not grow with the members, but for
+// two words each. Grants go ahead of what is received, as far as there are places.
 type pairs struct {
 	step *step
 	made *channels // nil before the first operation that needs them
