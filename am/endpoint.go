@@ -62,15 +62,6 @@ func (l *Endpoint) Size() int { return l.cfg.Size }
 // MaxMedium is the largest payload of a Medium message in bytes.
 func (l *Endpoint) MaxMedium() int { return l.cfg.MaxMedium }
 
-// mayUse is at the head of whatever communicates.
-func (l *Endpoint) mayUse(op string) error {
-	lockrank.CheckCommunication(op)
-	if inHandler.here() {
-		return ErrInHandler
-	}
-	return nil
-}
-
 // PeerDown tells the endpoint that a rank is dead, as another part of the program found out: its
 // calls end at the next poll, which this brings about. It may be called with any lock held, and by
 // the network.
@@ -183,7 +174,10 @@ func (l *Endpoint) takeLast() bool {
 
 // users says what keeps an endpoint from being closed.
 func (l *Endpoint) users() string {
-	s := fmt.Sprintf("%d handlers run or are yet to run, %d messages are prepared", l.look().running, l.prepared())
+	l.mu.Lock()
+	running := l.handlingLocked()
+	l.mu.Unlock()
+	s := fmt.Sprintf("%d handlers run or are yet to run, %d messages are prepared", running, l.prepared())
 	if n := l.waiting.Load(); n > 0 {
 		s += fmt.Sprintf(", %d goroutines wait", n)
 	}

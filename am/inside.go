@@ -66,3 +66,12 @@ func (s *inside) among(p *part, g uintptr) bool {
 	_, there := s.more.Load(g)
 	return there
 }
+
+// mayUse is at the head of whatever communicates.
+func (l *Endpoint) mayUse(op string) error {
+	lockrank.CheckCommunication(op)
+	if inHandler.here() {
+		return ErrInHandler
+	}
+	return nil
+}

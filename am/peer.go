@@ -134,3 +134,21 @@ func (c *core) eachPeer(f func(*peer)) {
 		}
 	}
 }
+
+// death is one that the network of this endpoint has not found.
+type death struct {
+	rank  int
+	cause error
+	next  *death
+}
+
+// peerDown reports a death. It may be called with any lock held, and by the network.
+func (c *core) peerDown(rank int, cause error) {
+	if rank < 0 || rank >= c.peers.Len() || rank == c.cfg.Rank {
+		return
+	}
+	d := &death{rank: rank, cause: cause}
+	for d.next = c.deaths.Load(); !c.deaths.CompareAndSwap(d.next, d); d.next = c.deaths.Load() {
+	}
+	c.net.Wake()
+}

@@ -267,11 +267,6 @@ func (g *progress) sleep(ctx context.Context, w *waiter) {
 	w.mode.Store(awake)
 }
 
-// overdue reports whether w waits for too long.
-func (g *progress) overdue(w *waiter, now time.Duration) bool {
-	return w.since != 0 && now-w.since >= g.cfg.StallAfter
-}
-
 // rounds counts the polls.
 func (g *progress) rounds() uint64 {
 	g.mu.Lock()

@@ -126,12 +126,6 @@ func (l *Endpoint) owesLocked() int {
 	return int(l.stats.wanted - l.stats.answered - l.stats.nowhere.Load())
 }
 
-// glance is what had arrived at some time, and how many of the handlers run.
-type glance struct {
-	arrived, empty uint64
-	running        int
-}
-
 func (l *Endpoint) look() glance {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -150,4 +144,10 @@ func (l *Endpoint) stillSince(look *glance) bool {
 		return false
 	}
 	return now.empty >= look.empty+3 && now.running == 0
+}
+
+// glance is what had arrived at some time, and how many of the handlers run.
+type glance struct {
+	arrived, empty uint64
+	running        int
 }
