@@ -14,7 +14,7 @@ func (c *Call) Defer(d time.Duration) *DeferredReply {
 		return nil
 	}
 	c.state = deferred
-	r := &c.x.replier
+	r := c.x.replier
 	if d <= 0 {
 		d = r.cfg.DeferFor
 	}

@@ -127,7 +127,7 @@
 //
 // # Structure
 //
-// The parts embed one another and call downwards only:
+// The parts share the core, name those below them, and call downwards only:
 //
 //	Endpoint  endpoint.go call.go send.go prepare.go quiesce.go   the API; waits for what is missing
 //	          large.go                                            large payloads

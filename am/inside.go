@@ -50,9 +50,8 @@ func (s *inside) leave(g uintptr, x *atomic.Uintptr) {
 }
 
 // here reports whether the calling goroutine runs a handler.
-func (s *inside) here() bool { return s.marked(lockrank.Goroutine()) }
-
-func (s *inside) marked(g uintptr) bool {
+func (s *inside) here() bool {
+	g := lockrank.Goroutine()
 	p := s.part(g)
 	return p.running.Load() != 0 && s.among(p, g)
 }

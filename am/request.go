@@ -98,9 +98,9 @@ func (c *Call) answer(p *Payload, args []uint64) error {
 	}
 	o := outgoing{kind: reply, cat: p.cat, token: c.head.token, payload: p.bytes, off: p.off}
 	if c.from == nil || p.cat == long {
-		return c.x.reply(c.rank, &o, args)
+		return c.x.replier.reply(c.rank, &o, args)
 	}
-	return c.x.replyTo(c.from, &o, args)
+	return c.x.replier.replyTo(c.from, &o, args)
 }
 
 // replyForHandler is for one that returned without a reply: an empty one, or that its own did not
@@ -110,7 +110,7 @@ func (c *Call) replyForHandler() error {
 		return c.Reply()
 	}
 	c.state = replied
-	return c.x.refuse(c.rank, c.head.token, TooLarge, c.unfit.Error())
+	return c.x.replier.refuse(c.rank, c.head.token, TooLarge, c.unfit.Error())
 }
 
 // String names the request, for messages to people.
