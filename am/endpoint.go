@@ -45,19 +45,20 @@ func Open(net fabric.Messenger, i int, cfg Config) (*Endpoint, error) {
 		return nil, fmt.Errorf("am: open endpoint %d of %s: %w", i, net.Name(), err)
 	}
 	l := &Endpoint{}
-	l.emitter.core = &l.core
-	l.replier.core, l.replier.emitter = &l.core, &l.emitter
-	l.inbox.core, l.inbox.replier = &l.core, &l.replier
-	l.progress.core, l.progress.emitter, l.progress.replier, l.progress.inbox = &l.core, &l.emitter, &l.replier, &l.inbox
-	l.core.net, l.core.cfg, l.core.table, l.core.hash, l.core.flow, l.core.self = below, cfg, cfg.Table, uint32(cfg.Table.Hash()), senders, l
-	l.core.pool, l.core.peers = pool, sparse.Make[atomic.Pointer[peer]](cfg.Size)
-	l.core.acquirer = acquirer{from: stock{&l.core}, places: (3*cfg.Replies + 3) / 4, shares: max(1, cfg.Sends/4), prepares: cfg.Prepares}
-	l.core.mu.Init(lockrank.Pool, 0)
+	c := &l.core
+	l.emitter.core = c
+	l.replier.core, l.replier.emitter = c, &l.emitter
+	l.inbox.core, l.inbox.replier = c, &l.replier
+	l.progress.core, l.progress.emitter, l.progress.replier, l.progress.inbox = c, &l.emitter, &l.replier, &l.inbox
+	c.net, c.cfg, c.table, c.hash, c.flow, c.self = below, cfg, cfg.Table, uint32(cfg.Table.Hash()), senders, l
+	c.pool, c.peers = pool, sparse.Make[atomic.Pointer[peer]](cfg.Size)
+	c.acquirer = acquirer{from: stock{c}, places: (3*cfg.Replies + 3) / 4, shares: max(1, cfg.Sends/4), prepares: cfg.Prepares}
+	c.mu.Init(lockrank.Pool, 0)
 	if slow := senders.Slowest(); cfg.SilentAfter > 0 && l.emitter.forgotten() < 2*slow {
-		l.core.cfg.SilentAfter = 8 * slow // else a question would be forgotten before the next
+		c.cfg.SilentAfter = 8 * slow // else a question would be forgotten before the next
 	}
 	if cfg.AttendAfter > 0 {
-		l.core.attendant = l.core.newWaiter()
+		c.attendant = c.newWaiter()
 		cfg.Host.Go("attendant", l.progress.attend)
 	}
 	return l, nil

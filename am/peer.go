@@ -120,7 +120,7 @@ func (s stock) giveBuffer(b fabric.SendBuf) { s.c.net.Release(b) }
 // enlistLocked has the service look after a peer, if there is reason: questions to repeat, or a
 // full queue.
 func (c *core) enlistLocked(p *peer) {
-	if !p.asking && (p.full || p.credits.Restless()) {
+	if !p.asking && (p.full || p.credits.ControlPending()) {
 		p.asking = true
 		c.asking = append(c.asking, p)
 	}

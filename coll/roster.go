@@ -117,8 +117,7 @@ func (t *roster) neighbour(other int) bool {
 
 // before is the member that a rail of this rank comes from, after the one that it goes to.
 func (t *roster) before(rail int) int { return (t.me + t.n - 1<<rail) % t.n }
-
-func (t *roster) after(rail int) int { return (t.me + 1<<rail) % t.n }
+func (t *roster) after(rail int) int  { return (t.me + 1<<rail) % t.n }
 
 // ticket is the high 32 bits of a message's word: generation (24) and number in its rail (8).
 func (t *roster) ticket(message uint64) uint64 { return uint64(t.generation)<<8 | message&0xff }
@@ -164,6 +163,14 @@ func (t *roster) others(has func(rank int) bool) func(yield func(rank int) bool)
 	}
 }
 
+// A report is the word in which a member tells the others its set:
+// generation (24 bits), final (1), digest (39; 0: none; all ones: it has given the team up).
+const (
+	final   = 1 << 39
+	digests = final - 1
+	gaveUp  = digests
+)
+
 // reportAt is the place in a slot for a rank's report. Who has agreed may be at the next agreement
 // while others still read what made this one final, but no further: that needs all. So there are
 // two words, for even generations and odd ones. As a word has one writer, one that arrives late is
@@ -181,14 +188,6 @@ func (t *roster) reportOf(rank int) uint64 {
 	}
 	return w & (final | digests)
 }
-
-// A report is the word in which a member tells the others its set:
-// generation (24 bits), final (1), digest (39; 0: none; all ones: it has given the team up).
-const (
-	final   = 1 << 39
-	digests = final - 1
-	gaveUp  = digests
-)
 
 // next is the generation of the team that follows.
 func (t *roster) next() uint32 { return successor(t.generation) }
