@@ -109,6 +109,7 @@ func (c *reader) get(ctx context.Context, rank int, off uint64, dst []byte) erro
 		c.n.GetHits++
 		return nil
 	case c.passesBy(rank, off, n):
+		c.n.GetsDirect++
 		return c.getDirect(ctx, rank, off, dst)
 	}
 	c.first = false
@@ -122,6 +123,7 @@ func (c *reader) get(ctx context.Context, rank int, off uint64, dst []byte) erro
 		again := missed
 		missed = true
 		if !again && c.bypassed(rank, off) {
+			c.n.GetsDirect++
 			return c.getDirect(ctx, rank, off, dst)
 		}
 		if err := c.bring(ctx, rank, off, left, dst, !again); err != nil {
@@ -140,7 +142,12 @@ func (c *reader) get(ctx context.Context, rank int, off uint64, dst []byte) erro
 // bring fetches what the pieces of a request lack, of which so many are left, and reads it. With
 // ahead, what will be asked for next is fetched meanwhile.
 func (c *reader) bring(ctx context.Context, rank int, off uint64, left int, dst []byte, ahead bool) error {
-	if err := c.room(ctx, rank, left); err != nil {
+	for len(c.freeSlots) < left {
+		if err := c.awaitAny(ctx, opGet); err != nil {
+			return err
+		}
+	}
+	if err := c.awaitRing(ctx, rank); err != nil {
 		return err
 	}
 	k, err := c.post(rank)
@@ -173,6 +180,11 @@ func (c *reader) found(rank int, off, n uint64) {
 	if c.first {
 		c.readahead(rank, off, n)
 	}
+}
+
+// passesBy reports whether a get of n bytes passes the cache by whatever that has.
+func (c *reader) passesBy(rank int, off, n uint64) bool {
+	return n >= uint64(c.cfg.DirectMin) || c.isExposed(rank, off, n) || len(c.hints) > 0 && c.hintAt(rank, off) == Bypass
 }
 
 // split makes the pieces of a request.
@@ -268,16 +280,6 @@ func (c *pages) lineBytes(key, lines uint64) uint64 {
 	return n
 }
 
-// room waits until there are slots, and an operation for the rank.
-func (c *reader) room(ctx context.Context, rank, slots int) error {
-	for len(c.freeSlots) < slots {
-		if err := c.awaitAny(ctx, opGet); err != nil {
-			return err
-		}
-	}
-	return c.awaitRing(ctx, rank)
-}
-
 // post posts a flight for each piece that needs one, as one operation: none if all that is missing
 // is on its way. What is pinned and begun unpin undoes.
 func (c *reader) post(rank int) (uint16, error) {
@@ -312,23 +314,15 @@ func (c *reader) post(rank int) (uint16, error) {
 		c.end(k)
 		return none, nil
 	}
-	if err := c.ringGets(rank, k); err != nil {
-		return none, err
-	}
-	return k, nil
-}
-
-// ringGets posts the batch, which is one operation. Without success it is undone.
-func (c *reader) ringGets(rank int, k uint16) error {
 	c.batch.Tag(fabric.Tag(k))
 	err := c.lanes[c.route[rank]].Post(&c.batch, &c.told, 0)
 	c.batch.Reset()
 	if err != nil {
 		c.end(k)
-		return c.inRegion(err)
+		return none, c.inRegion(err)
 	}
 	c.posted(k)
-	return nil
+	return k, nil
 }
 
 // settle gives the flights of a request their entries, while they fly.
@@ -412,14 +406,8 @@ func (c *carrier) GetAround(ctx context.Context, rank int, off uint64, dst []byt
 	return c.inRegion(err)
 }
 
-// getDirect is readDirect, counted.
+// getDirect reads without keeping anything. Own writes that were not sent are laid over it.
 func (c *reader) getDirect(ctx context.Context, rank int, off uint64, dst []byte) error {
-	c.n.GetsDirect++
-	return c.readDirect(ctx, rank, off, dst)
-}
-
-// readDirect reads without keeping anything. Own writes that were not sent are laid over it.
-func (c *reader) readDirect(ctx context.Context, rank int, off uint64, dst []byte) error {
 	n := uint64(len(dst))
 	bare := c.isBare(rank, off, n)
 	if !bare {

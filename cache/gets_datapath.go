@@ -69,7 +69,7 @@ func (g *Gets) Begin(rank int, off uint64, dst []byte, implicit bool) (h fabric.
 		c.found(rank, off, n)
 		return fabric.Done, true, nil
 	}
-	if c.bypassed(rank, off) || !c.hasRoom(rank) {
+	if c.bypassed(rank, off) || !g.hasRoom(rank) {
 		c.n.GetsDirect++
 		return fabric.Done, false, nil
 	}
@@ -92,15 +92,10 @@ func (g *Gets) Begin(rank int, off uint64, dst []byte, implicit bool) (h fabric.
 	return h, true, nil
 }
 
-// passesBy reports whether a get of n bytes passes the cache by whatever that has.
-func (c *reader) passesBy(rank int, off, n uint64) bool {
-	return n >= uint64(c.cfg.DirectMin) || c.isExposed(rank, off, n) || len(c.hints) > 0 && c.hintAt(rank, off) == Bypass
-}
-
 // hasRoom reports whether all that a request lacks can be fetched at once. Each of its pages has an
 // entry then, which is pinned.
-func (c *reader) hasRoom(rank int) bool {
-	slots := 0
+func (g *Gets) hasRoom(rank int) bool {
+	c, slots := g.c, 0
 	for j := range c.pieces {
 		if i := c.pieces[j].entry; i != none {
 			c.entries[i].pinned = true
@@ -187,7 +182,7 @@ func (g *Gets) finish(ctx context.Context, x *get) (goesOn bool, err error) {
 		for left := c.readable(x.dst); left > 0 && err == nil; left = c.readable(x.dst) {
 			if c.passesBy(x.rank, x.off, uint64(n)) {
 				b := make([]byte, n) // which the network may write to longer than ctx lasts
-				err = c.readDirect(ctx, x.rank, x.off, b)
+				err = c.getDirect(ctx, x.rank, x.off, b)
 				copy(x.dst, b)
 				break
 			}
@@ -198,13 +193,13 @@ func (g *Gets) finish(ctx context.Context, x *get) (goesOn bool, err error) {
 		return true, err
 	}
 	g.end(x)
-	return false, c.inSegment(err)
+	return false, inSegment(err, c.cfg.Begin)
 }
 
 // inSegment is the reverse of inRegion for the error of one operation.
-func (c *carrier) inSegment(err error) error {
+func inSegment(err error, begin uint64) error {
 	if e, ok := err.(*fabric.OpError); ok {
-		e.Off += c.cfg.Begin
+		e.Off += begin
 	}
 	return err
 }
