@@ -31,7 +31,7 @@ var litmusFaults = []planted{
 	{name: "an acquire makes nothing old", litmus: []int{1, 2, 3, 5, 6, 8, 21, 23, 24, 25, 37, 45, 46},
 		edits: edits(in("fence.go", "c.epoch+1); c.epoch == always {", "c.epoch); false {"), in("fence.go", "\tc.n.Acquires++\n\tc.reads.len = 0\n", "\tc.n.Acquires++\n"))},
 	{name: "a fetch in flight outlives an acquire", litmus: []int{4},
-		edits: edits(in("flights_datapath.go", "if err == nil && e.epoch >= c.now() {", "if err == nil {"),
+		edits: edits(in("flights_datapath.go", "if err == nil && e.epoch >= c.epoch {", "if err == nil {"),
 			in("flights_datapath.go", "\tif e.wanted&lines != 0 {\n\t\tc.cancel(e)\n\t}\n", ""))},
 	{name: "a release waits for nothing", litmus: []int{7, 10, 12, 42},
 		edits: edits(in("fence.go", "\tfor c.puts > 0 {\n\t\tif err := c.awaitAny(ctx, opPut)", "\tfor false {\n\t\tif err := c.awaitAny(ctx, opPut)"))},

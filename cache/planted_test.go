@@ -20,7 +20,7 @@ func TestTheTestsFindPlantedFaults(t *testing.T) {
 		},
 		faulttest.Fault{
 			Name: "a fetch in flight at an acquire is kept", Found: "prefetched before the acquire",
-			Edits: append(edit("flights_datapath.go", "err == nil && e.epoch >= c.now() {", "err == nil {"),
+			Edits: append(edit("flights_datapath.go", "err == nil && e.epoch >= c.epoch {", "err == nil {"),
 				edit("flights_datapath.go", "\tif e.wanted&lines != 0 {\n\t\tc.cancel(e)\n\t}\n", "")...),
 		},
 		faulttest.Fault{
