@@ -29,7 +29,7 @@ func edits(e ...faulttest.Edit) []faulttest.Edit { return e }
 // litmusFaults name for each litmus test a mistake under which it fails.
 var litmusFaults = []planted{
 	{name: "an acquire makes nothing old", litmus: []int{1, 2, 3, 5, 6, 8, 21, 23, 24, 25, 37, 45, 46},
-		edits: edits(in("fence.go", "c.epoch+1); c.epoch == always {", "c.epoch); false {"), in("fence.go", "\tc.n.Acquires++\n\tc.reads.len = 0\n", "\tc.n.Acquires++\n"))},
+		edits: edits(in("fence.go", "if c.epoch++; c.epoch == always {", "if false {"), in("fence.go", "\tc.n.Acquires++\n\tc.reads.len = 0\n", "\tc.n.Acquires++\n"))},
 	{name: "a fetch in flight outlives an acquire", litmus: []int{4},
 		edits: edits(in("flights_datapath.go", "if err == nil && e.epoch >= c.epoch {", "if err == nil {"),
 			in("flights_datapath.go", "\tif e.wanted&lines != 0 {\n\t\tc.cancel(e)\n\t}\n", ""))},
@@ -49,7 +49,7 @@ var litmusFaults = []planted{
 		edits: edits(in("entries_datapath.go", "if home := d.table.home(d.keyOf(j)); (next-home)&mask >= (next-free)&mask {", "if false {"))},
 	{name: "epochs begin anew without the entries", litmus: []int{38},
 		edits: edits(in("fence.go", "\tfor i := range c.entries {\n\t\tif e := &c.entries[i];", "\tfor i := range c.entries[:0] {\n\t\tif e := &c.entries[i];"))},
-	{name: "a write that fails is forgotten", litmus: []int{39, 40}, edits: edits(in("flights_datapath.go", "\tc.lost.Add(failed)\n", ""))},
+	{name: "a write that fails is forgotten", litmus: []int{39, 40}, edits: edits(in("flights_datapath.go", "\tc.lost.Add(failure(err, \"put\", rank))\n", ""))},
 	{name: "misses count as hits", litmus: []int{48}, edits: edits(in("get_datapath.go", "\t\tmissed = true\n", ""))},
 	{name: "a page leaves with what was put", litmus: []int{15, 33},
 		edits: edits(in("put_datapath.go", "return e.mask == none && e.wanted == 0 &&", "return e.wanted == 0 &&"))},
