@@ -27,7 +27,7 @@ func newIBV(j *Job, endpoints int) (fabric.Network, error) {
 
 // buffers is how many bytes a device has pinned beside the segment: for all lanes that may be open,
 // and for the endpoints.
-func (j *Job) buffers() (uint64, error) {
+func buffers(j *Job) (uint64, error) {
 	var all []fabric.EndpointConfig
 	for _, s := range []*endpoints{&j.messages, &j.library} {
 		if s.table.Len() == 0 {
