@@ -172,18 +172,18 @@ func (c Config) LockedMemory(ranks int) (uint64, error) {
 	if j.layout, err = n.layout(ranks); err != nil {
 		return 0, err
 	}
-	pinned, err := buffers(j.Job)
+	buffers, err := pinnedBuffers(j.Job)
 	if err != nil {
 		return 0, err
 	}
-	locked := j.segmentConfig(true, pinned)
+	locked := j.segmentConfig(true, buffers)
 	return locked.Locks()
 }
 
 // agree is the second exchange: it finds out whether any rank needs verbs, and plans this rank's
 // segment. All ranks come to the same verdict, since all have the same demands.
 func (j *joining) agree(ctx context.Context) (verbs bool, err error) {
-	pinned, err := buffers(j.Job)
+	buffers, err := pinnedBuffers(j.Job)
 	if err != nil {
 		return false, err
 	}
@@ -191,7 +191,7 @@ func (j *joining) agree(ctx context.Context) (verbs bool, err error) {
 	var plans [2]*segment.Plan
 	var refused [2]error
 	for i := range plans {
-		c := j.segmentConfig(i == 1, pinned)
+		c := j.segmentConfig(i == 1, buffers)
 		own := &mine.claim[i]
 		if plans[i], refused[i] = segment.Prepare(c); refused[i] != nil {
 			own.refused = refused[i].Error()

@@ -25,9 +25,9 @@ func newIBV(j *Job, endpoints int) (fabric.Network, error) {
 	})
 }
 
-// buffers is how many bytes a device has pinned beside the segment: for all lanes that may be open,
-// and for the endpoints.
-func buffers(j *Job) (uint64, error) {
+// pinnedBuffers is how many bytes a device has pinned beside the segment: for all lanes that may be
+// open, and for the endpoints.
+func pinnedBuffers(j *Job) (uint64, error) {
 	var all []fabric.EndpointConfig
 	for _, s := range []*endpoints{&j.messages, &j.library} {
 		if s.table.Len() == 0 {

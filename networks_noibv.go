@@ -15,4 +15,4 @@ func newIBV(*Job, int) (fabric.Network, error) {
 	return nil, fmt.Errorf("%w: %w", err, fabric.ErrUnreachable)
 }
 
-func buffers(*Job) (uint64, error) { return 0, nil }
+func pinnedBuffers(*Job) (uint64, error) { return 0, nil }
