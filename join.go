@@ -209,7 +209,7 @@ func (j *joining) connect(ctx context.Context) error {
 }
 
 // addNetwork brings a network in, which is informed of deaths from now on.
-func (j *Job) addNetwork(n fabric.Network) {
+func (j *joining) addNetwork(n fabric.Network) {
 	j.networks.all = append(j.networks.all, n)
 	j.members.informs(n.PeerDown)
 }

@@ -194,7 +194,7 @@ func TestADeathFoundByAWorkerHangsNothing(t *testing.T) {
 		if j.Rank() != 0 {
 			return nil
 		}
-		j.addNetwork(heraldNetwork{j.networks.all[0], j})
+		(&joining{Job: j}).addNetwork(heraldNetwork{j.networks.all[0], j})
 		done := make(chan error, 1)
 		go func() { done <- withWorker(j, func(*Worker) error { return nil }) }()
 		select {

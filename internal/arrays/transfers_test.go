@@ -103,7 +103,7 @@ func (w *world) Remote(uint32) bool                            { return true }
 func (w *world) Gather([]cache.Place, int, []byte) error { return errors.New("there is no cache") }
 
 func TestArraysNeedNoJob(t *testing.T) {
-	const n = 10_000
+	const n = 3000
 	for _, copyMax := range []int{0, 64, 1 << 20} {
 		for _, how := range []Distribution{Cyclic, Block(7), Block(1000), Indefinite} {
 			w := newWorld(3, 128+8*n, copyMax)
@@ -112,7 +112,7 @@ func TestArraysNeedNoJob(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := make([]uint64, n)
-			for turn := range 20 {
+			for turn := range 10 {
 				if turn%5 == 4 {
 					w.fail = w.requests + 1 + rand.IntN(3)
 				}
