@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
@@ -17,15 +16,6 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/internal/atomicfile"
 )
-
-// failedCell is what a table has of a run that failed: killed, where the kernel ended it for want
-// of memory, and ** as in the paper where it took too long, or else has no result.
-func failedCell(why string) string {
-	if strings.Contains(why, syscall.SIGKILL.String()) {
-		return "killed"
-	}
-	return "**"
-}
 
 // flowReport is what a kernel found.
 type flowReport interface {

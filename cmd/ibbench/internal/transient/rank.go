@@ -48,13 +48,6 @@ func (r *Rank) Say(v any) {
 	}
 }
 
-// Kernel is one rank's part in a run. It closes Rank.Boot, as conduit.Join does. Its result goes to
-// Run.Start as JSON.
-type Kernel func(ctx context.Context, r *Rank) (result any, err error)
-
-// kernels by name, which Run.Kernel is.
-var kernels = map[string]Kernel{}
-
 // RankMain is the whole life of a rank. It returns an exit code.
 func RankMain() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
