@@ -15,12 +15,12 @@ import (
 // (package peer, mpi/coll.c) measures and checks in the same way.
 type collectives struct {
 	*session
+	samples
 	pt     plan.Point
 	once   func() error // one operation
 	sum    []float64    // of an all-reduce
 	in     []byte       // what an all-to-all sends
 	out    []byte       // what it receives; the buffer of a broadcast
-	t      []int64      // ns of each sample of a stretch: of the slowest rank on rank 0
 	round  uint64       // of checked operations
 	errors int64        // of these, operations that left something wrong on this rank
 }
@@ -30,14 +30,14 @@ const checked = 2
 
 // collPoint measures a point of collective operations. All ranks call it together.
 func (s *session) collPoint(pt plan.Point) (*report.Series, error) {
-	c := &collectives{session: s, pt: pt}
+	c := &collectives{session: s, pt: pt, samples: samples{batch: pt.Batch, fixed: true}} // as the peer has it
 	c.prepare()
 	var series *report.Series
 	var err error
 	if s.job.Rank() > 0 {
-		err = s.followSamples(c)
+		err = s.followSamples(false, c.stretch)
 	} else {
-		series, err = s.leadSamples(pt, c)
+		series, err = s.leadSamples(pt, &c.samples, c.stretch)
 	}
 	if err != nil {
 		return nil, err
@@ -70,20 +70,13 @@ func (c *collectives) prepare() {
 	}
 }
 
-func (c *collectives) most() int64 { return maxStretch }
-
-func (c *collectives) taken() ([]int64, int) { return c.t, c.pt.Batch }
-
-// choose leaves the number of operations as the plan has it, as the peer does.
-func (c *collectives) choose(*pace) {}
-
-// stretch takes n samples: each is a loop of operations without a barrier between them.
-func (c *collectives) stretch(n int64) error {
+// stretch takes samples: each is a loop of operations without a barrier between them.
+func (c *collectives) stretch(cmd command) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	c.t = c.t[:0]
-	for range n {
+	c.taken = c.taken[:0]
+	for range cmd.N {
 		if err := c.job.Barrier(c.ctx); err != nil {
 			return err
 		}
@@ -93,18 +86,18 @@ func (c *collectives) stretch(n int64) error {
 				return err
 			}
 		}
-		c.t = append(c.t, now()-begin)
+		c.taken = append(c.taken, now()-begin)
 	}
 	if err := c.check(); err != nil {
 		return err
 	}
-	all, err := gather(c.session, c.t)
+	all, err := gather(c.session, c.taken)
 	if err != nil {
 		return err
 	}
-	for i := range c.t { // an operation has ended when it has on all ranks
+	for i := range c.taken { // an operation has ended when it has on all ranks
 		for _, t := range all {
-			c.t[i] = max(c.t[i], t[i])
+			c.taken[i] = max(c.taken[i], t[i])
 		}
 	}
 	return nil

@@ -1,14 +1,12 @@
 package measure
 
 import (
-	"fmt"
 	"math/bits"
 	"math/rand/v2"
 
 	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 )
 
 // block is memory of the shared heaps.
@@ -17,17 +15,19 @@ type block = conduit.Ptr[byte]
 // heaps is one rank's part in a point of the shared heaps.
 type heaps struct {
 	*session
-	pt    plan.Point
-	rng   *rand.Rand
-	live  []block // of local and churn
-	batch int     // pairs of Alloc and Free in a sample
-	last  int     // the rank that rank 0 deals with
-	t     []int64 // ns of each sample of a stretch, on rank 0
+	samples // of pairs of Alloc and Free
+	pt      plan.Point
+	rng     *rand.Rand
+	live    []block // of local and churn
+	last    int     // the rank that rank 0 deals with
 }
 
 // heapPoint measures a point of the shared heaps. All ranks call it together.
 func (s *session) heapPoint(pt plan.Point) (*report.Series, error) {
-	h := &heaps{session: s, pt: pt, rng: rand.New(rand.NewPCG(s.plan.Seed, 1)), batch: 1, last: s.job.Size() - 1}
+	h := &heaps{session: s, pt: pt, rng: rand.New(rand.NewPCG(s.plan.Seed, 1)), samples: samples{batch: 1}, last: s.job.Size() - 1}
+	if own := pt.Op == plan.HeapLocal || pt.Op == plan.HeapChurn; !own { // messages are sent, and of remote and global all blocks are in use at the end of a stretch
+		h.fixed, h.most = true, max(min(pt.HeapBytes/4/max(pt.Size, 64), 4096), 1)
+	}
 	if s.job.Rank() == 0 && (pt.Op == plan.HeapLocal || pt.Op == plan.HeapChurn) {
 		for range pt.Live {
 			if err := h.fill(); err != nil {
@@ -37,19 +37,15 @@ func (s *session) heapPoint(pt plan.Point) (*report.Series, error) {
 	}
 	before := s.job.HeapStats()
 	if s.job.Rank() > 0 {
-		err := s.followSamples(h)
+		err := s.followSamples(false, h.stretch)
 		if err == nil {
 			_, err = gather(s, int64(s.job.HeapStats().Asked-before.Asked))
 		}
 		return nil, err
 	}
-	series, err := s.leadSamples(pt, h)
+	series, err := s.leadSamples(pt, &h.samples, h.stretch)
 	if err != nil {
 		return nil, err
-	}
-	if h.batch > 1 {
-		series.Notes = append(series.Notes, fmt.Sprintf("heap %s at size %d: %d operations per sample, since one is too short for the clock; the tail is averaged",
-			pt.Op, pt.Size, h.batch))
 	}
 	asked, err := gather(s, int64(s.job.HeapStats().Asked-before.Asked))
 	if err != nil {
@@ -88,33 +84,10 @@ func (h *heaps) empty() error {
 	return nil
 }
 
-func (h *heaps) taken() ([]int64, int) { return h.t, h.batch }
-
-// choose settles how many pairs make a sample of what sends no message.
-func (h *heaps) choose(p *pace) {
-	if h.pt.Op != plan.HeapLocal && h.pt.Op != plan.HeapChurn {
-		return
-	}
-	last := stats.New(int64(len(h.t)), float64(h.batch), false)
-	for _, t := range h.t {
-		last.Add(t)
-	}
-	batch := h.session.batch(h.pt, last.Percentile(50))
-	p.perNS *= float64(batch) / float64(h.batch)
-	h.batch = batch
-}
-
-// most bounds a stretch of remote and global, whose blocks are all in use at its end.
-func (h *heaps) most() int64 {
-	if h.pt.Op == plan.HeapLocal || h.pt.Op == plan.HeapChurn {
-		return maxStretch
-	}
-	return max(min(h.pt.HeapBytes/4/max(h.pt.Size, 64), 4096), 1)
-}
-
-// stretch does n samples. All ranks call it.
-func (h *heaps) stretch(n int64) error {
-	h.t = h.t[:0]
+// stretch takes samples. All ranks call it.
+func (h *heaps) stretch(c command) error {
+	n := c.N
+	h.taken = h.taken[:0]
 	switch h.pt.Op {
 	case plan.HeapRemote:
 		return h.remote(int(n))
@@ -133,7 +106,7 @@ func (h *heaps) stretch(n int64) error {
 func (h *heaps) timed(f func() error) error {
 	begin := now()
 	err := f()
-	h.t = append(h.t, now()-begin)
+	h.taken = append(h.taken, now()-begin)
 	return err
 }
 
@@ -206,9 +179,9 @@ func (h *heaps) global(n int) error {
 			}
 		}
 	}
-	all, err := gather(h.session, h.t)
+	all, err := gather(h.session, h.taken)
 	if err == nil {
-		h.t = all[h.last]
+		h.taken = all[h.last]
 	}
 	return err
 }

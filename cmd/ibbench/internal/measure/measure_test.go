@@ -101,7 +101,7 @@ func TestWrongBytesAreCounted(t *testing.T) {
 				}
 				if s.job.Rank() == 1 {
 					if pt.PingPong() {
-						if err := l.respond(l.messages(20)); err != nil {
+						if err := l.respond(l.messages(20, l.period > 0)); err != nil {
 							return err
 						}
 					}

@@ -134,7 +134,7 @@ func (s *session) pairLatency(pt, of plan.Point, a areas, peer int) (p50 float64
 		return 0, 0, 0, 0, err
 	}
 	last := stats.New(pairsStretch, 1, false)
-	for _, t := range l.samples(pairsStretch) {
+	for _, t := range l.times(pairsStretch) {
 		last.Add(t)
 	}
 	l.batch = BatchFor(max(last.Percentile(50), 0.1), ClockCost())
@@ -143,7 +143,7 @@ func (s *session) pairLatency(pt, of plan.Point, a areas, peer int) (p50 float64
 		if err := l.run(pairsStretch); err != nil {
 			return err
 		}
-		for _, t := range l.samples(pairsStretch) {
+		for _, t := range l.times(pairsStretch) {
 			all.Add(t)
 		}
 		return nil

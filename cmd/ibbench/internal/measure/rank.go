@@ -44,12 +44,13 @@ type session struct {
 	local   []byte  // what this rank sends from or reads into at the point
 
 	messages *messages
+	sides    []*side            // of a plan of kernels
 	batches  map[plan.Point]int // operations per sample that the first round of a point has chosen
 }
 
-// batch is how many operations make a sample of a point: as many as was asked for, or as its rounds
+// operations is how many of them make a sample of a point: as many as was asked for, or as its rounds
 // before had, or as the time of one says.
-func (s *session) batch(pt plan.Point, opNS float64) int {
+func (s *session) operations(pt plan.Point, opNS float64) int {
 	return cmp.Or(pt.Batch, s.batches[pt], BatchFor(max(opNS, 0.1), s.clockNS))
 }
 
@@ -71,22 +72,16 @@ func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Event
 		return errors.Join(fmt.Errorf("the plan is for %s, the job has %d", errtext.Count(p.Ranks, "rank"), boot.Size()), boot.Close())
 	}
 	Calibrate()
-	if p.Points[0].Kind == plan.Cache {
-		return cacheRank(ctx, boot, p, out)
-	}
 	s := &session{plan: p, out: out, messages: newMessages()}
+	cfg, err := s.config()
+	if err != nil {
+		return errors.Join(err, boot.Close())
+	}
 	env, err := s.introduce(ctx, boot)
 	if err != nil {
 		return errors.Join(err, boot.Close())
 	}
-	cfg := conduit.Config{
-		Bootstrap: boot, SegmentSize: p.SegmentSize(), Workers: p.Lanes(), QueueDepth: p.QueueDepth(),
-		Fabric: p.Fabric, Device: p.Device, GID: p.GID,
-	}
-	if p.HeapBytes() > 0 {
-		cfg.HeapSize = p.HeapBytes() // no other point uses the segment then
-	}
-	s.messages.configure(&cfg, p)
+	cfg.Bootstrap = boot
 	s.job, err = conduit.Join(ctx, cfg)
 	if err != nil {
 		return err
@@ -101,12 +96,31 @@ func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Event
 	if err := s.agree(err); err != nil {
 		return err
 	}
+	if err := s.openSides(cfg, boot); err != nil {
+		return err
+	}
 	for i, pt := range p.Points {
 		if err := s.point(i, pt); err != nil {
 			return fmt.Errorf("%s, size %d: %w", pt.Name(), pt.Size, err)
 		}
 	}
 	return nil
+}
+
+// config is what the job needs for all points of the plan, but for the bootstrap.
+func (s *session) config() (cfg conduit.Config, err error) {
+	p := s.plan
+	cfg = conduit.Config{
+		SegmentSize: p.SegmentSize(), Workers: p.Lanes(), QueueDepth: p.QueueDepth(), Fabric: p.Fabric, Device: p.Device, GID: p.GID,
+	}
+	if p.HeapBytes() > 0 {
+		cfg.HeapSize = p.HeapBytes() // no other point uses the segment then
+	}
+	s.messages.configure(&cfg, p)
+	if p.Points[0].Kind == plan.Cache {
+		err = s.configureSides(&cfg)
+	}
+	return cfg, err
 }
 
 // ErrElsewhere is what Rank returns where another rank cannot measure. That rank returns the
@@ -280,7 +294,7 @@ func (s *session) soFar(pt plan.Point, all *stats.Samples) {
 }
 
 func (s *session) close(failed error) error {
-	var errs []error
+	errs := []error{s.closeSides()}
 	for _, w := range s.workers {
 		errs = append(errs, w.Close())
 	}
@@ -294,7 +308,8 @@ func (s *session) close(failed error) error {
 // command is what rank 0 broadcasts before each stretch.
 type command struct {
 	N        int64 // samples, or operations per lane; 0: the point is over
-	Messages int64 // of a ping-pong
+	Batch    int   // operations per sample
+	Measured bool  // the warm-up is over
 	SleepNS  int64 // what the stretch is expected to take
 }
 
