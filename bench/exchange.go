@@ -195,7 +195,8 @@ func (x *exchange) measure(res *Usage, run func() error) error {
 
 // asks is the function that pieces are fetched from. A piece of a step that the part has not
 // reached is answered when it has: fetching does not order who makes and who takes, as sending did.
-// A part that is two steps further has no such piece, and cannot be: it needs one of who asks first.
+// A part that is two steps further has no such piece, and cannot be: it needs one of the part that
+// asks first.
 func (x *exchange) asks(r *conduit.FetchRequest) {
 	a, b, step := int(r.Arg(0)), int(r.Arg(1)), int(r.Arg(2))
 	l := x.part(r.Job(), a, b)

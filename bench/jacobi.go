@@ -118,7 +118,7 @@ func NewJacobi(p JacobiParams, ranks int) (*Jacobi, error) {
 		return nil, err
 	}
 	g := cubes{b: p.Edge, w: p.Width, nx: p.Cubes, ranks: ranks}
-	j := &Jacobi{p: p, cubes: g, wave: g.wave(p.Seed), x: p.exchange()}
+	j := &Jacobi{p: p, cubes: g, wave: g.wave(p.Seed), cells: make([][2][]float32, g.local()), x: p.exchange()}
 	j.x.part = func(_ *conduit.Job, cube, side int) int {
 		if cube < 0 || cube >= g.local() || side < 0 || side >= sides {
 			return -1
@@ -223,7 +223,7 @@ func (j *Jacobi) fill() error {
 			}
 			c[i] = floats(b)
 		}
-		j.cells = append(j.cells, c)
+		j.cells[l] = c
 		_ = j.cubes.each(j.me, l, 0, j.wave, func(at int, row []float32) error {
 			copy(c[0][at:], row)
 			return nil

@@ -8,11 +8,7 @@ import (
 
 // bwCmd is ibbench bw.
 type bwCmd struct {
-	common
-	lively
-	timing
-	repeated
-	peered
+	swept
 	stream
 	Op string `arg:"" optional:"" default:"put" help:"put, get, or am: Mediums without replies."`
 	target
@@ -34,12 +30,6 @@ func (c *bwCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if c.Peer != nil {
-		x := perftestCmd{Kind: plan.BW, Ops: c.Op, Sizes: c.Sizes, depth: points[0].Depth}
-		return c.beside(ctx, io, &c.peered, &c.timing, &c.repeated, x, c.stream.besides(points, map[string]bool{
-			"HOST": c.Host != "", "--live": c.Live, "--bidi": c.Bidi, "--local": c.where() != "",
-		}))
-	}
-	c.moving, c.server = c.Live, c.Host
-	return c.measureRounds(ctx, io, plan.BW, points, c.times(1))
+	x := perftestCmd{Kind: plan.BW, Ops: c.Op, Sizes: c.Sizes, depth: points[0].Depth}
+	return c.sweep(ctx, io, c.Host, points, x, c.stream.besides(points, map[string]bool{"--bidi": c.Bidi, "--local": c.where() != ""}))
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit"
-	"github.com/ibconduit/conduit/internal/atomicfile"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 )
 
 // flowCmd is ibbench flow: a command for each kernel.
@@ -40,7 +40,9 @@ func (s starter) run(ctx context.Context, io streams) error {
 	if err := io.alone(ctx, "flow starts its ranks on this machine"); err != nil {
 		return err
 	}
-	if err := s.to.check(s.plots); err != nil {
+	s.to.drawn = s.plots
+	var err error
+	if s.to.to, _, err = s.to.writers(io, "50"); err != nil {
 		return err
 	}
 	return s.command.run(ctx, io)
@@ -58,11 +60,10 @@ type flowRanks struct {
 	Quiet   bool          `short:"q" help:"No progress on standard error."`
 }
 
-// flowOutput are the flags that say how to report.
+// flowOutput are the flags that say how to report, and what they open.
 type flowOutput struct {
-	Format string             `default:"text" enum:"text,json,ndjson,csv,bench" help:"Format on standard output: text, json, ndjson, csv or bench (for benchstat). Default: text."`
-	Output []string           `short:"o" sep:"none" placeholder:"FILE" help:"Write the results to a file too, in the format of its suffix: .txt .json .ndjson .csv .bench, or as a plot: .svg. Repeatable."`
-	files  []*atomicfile.File // of Output
+	written
+	to report.Tee
 }
 
 // bytesFlag reads a flag that is a number of bytes.

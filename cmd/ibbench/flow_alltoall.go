@@ -67,7 +67,7 @@ func (c *flowAllToAll) run(ctx context.Context, io streams) error {
 	if err != nil && len(out.Points) == 0 {
 		return err
 	}
-	return errors.Join(err, c.write(io.out, &out)) // also what was measured before a failure
+	return errors.Join(err, c.write(&out)) // also what was measured before a failure
 }
 
 func (o *allToAllReport) series() (all []*report.Series) {
@@ -90,7 +90,7 @@ func (o *allToAllReport) series() (all []*report.Series) {
 	return all
 }
 
-func (o *allToAllReport) text() string {
+func (o *allToAllReport) Text() string {
 	rows := [][]string{{"bytes"}}
 	for _, s := range o.Sides {
 		rows[0] = append(rows[0], s.Name)

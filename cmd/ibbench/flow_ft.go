@@ -108,7 +108,7 @@ func (c *flowFT) tables(ctx context.Context, io streams, arms []flowRun, limits 
 	if err != nil && len(out.Ample) == 0 {
 		return err
 	}
-	return errors.Join(err, c.write(io.out, out, out.svg)) // also what was measured before a failure
+	return errors.Join(err, c.write(out)) // also what was measured before a failure
 }
 
 // runs fills the tables.
@@ -215,7 +215,7 @@ func (c *flowFT) around(knee map[string]int64) (limits []int64) {
 // ftTries is how often a run is tried that the kernel ends.
 const ftTries = 3
 
-func (o *ftReport) text() string {
+func (o *ftReport) Text() string {
 	var t flowText
 	t.line("FT class %s on %d ranks, %s, checksums verified", o.Class, o.Ranks, errtext.Count(o.Iterations, "iteration"))
 	rows := [][]string{{"ample", "parts", "arrays MiB", "block KiB", "flight MiB", "peak MiB", "knee MiB", "time s"}}
@@ -245,8 +245,8 @@ func (o *ftReport) text() string {
 	return t.String()
 }
 
-// svg draws the faults by limit, and time by parts as the paper's figure 6b.
-func (o *ftReport) svg() string {
+// SVG draws the faults by limit, and time by parts as the paper's figure 6b.
+func (o *ftReport) SVG() string {
 	var plots []*chart.Chart
 	if len(o.Limits) > 0 {
 		plots = append(plots, curves(chart.Chart{Title: "FT class " + o.Class + ": major faults", X: "limit, MiB", Y: "faults"},

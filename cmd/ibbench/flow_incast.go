@@ -89,7 +89,7 @@ func (c *flowIncast) run(ctx context.Context, io streams) error {
 		}
 		row.GBps, row.Share = middle(row.rates), middle(shares)
 	}
-	return errors.Join(err, c.write(io.out, out)) // also what was measured before a failure
+	return errors.Join(err, c.write(out)) // also what was measured before a failure
 }
 
 // rounds measures each row once in each round, the one with memory for all first.
@@ -137,7 +137,7 @@ func (r incastRow) memory() string {
 	return strconv.Itoa(r.Memory)
 }
 
-func (o *incastReport) text() string {
+func (o *incastReport) Text() string {
 	rows := [][]string{{"memory for", "GB/s", "share", "peak KiB", "budget KiB"}}
 	for _, r := range o.Rows {
 		rows = append(rows, []string{r.memory(), fmt.Sprintf("%.3f", r.GBps), fmt.Sprintf("%.2f", r.Share), fmt.Sprint(r.Peak >> 10), fmt.Sprint(r.Limit >> 10)})

@@ -102,7 +102,7 @@ func (c *flowJacobi) run(ctx context.Context, io streams) (err error) {
 		err = m.tables(ctx)
 	}
 	m.t.clear()
-	return errors.Join(err, c.write(io.out, out, out.svg)) // also what was measured before a failure
+	return errors.Join(err, c.write(out)) // also what was measured before a failure
 }
 
 // complete checks the flags.

@@ -29,8 +29,8 @@ func (o *jacobiReport) series() (all []*report.Series) {
 	return all
 }
 
-// text has faults and seconds as the paper's tables 1 and 2, and memory as its figure 4b.
-func (o *jacobiReport) text() string {
+// Text has faults and seconds as the paper's tables 1 and 2, and memory as its figure 4b.
+func (o *jacobiReport) Text() string {
 	var t flowText
 	in := ""
 	if o.Limit > 0 {
@@ -70,8 +70,8 @@ func (o *jacobiReport) millis(r *flowRun) float64 {
 	return 1e3 * r.Elapsed.Seconds() / float64(o.Iterations)
 }
 
-// svg draws the report as the paper's figures 2, 4 to 6a.
-func (o *jacobiReport) svg() string {
+// SVG draws the report as the paper's figures 2, 4 to 6a.
+func (o *jacobiReport) SVG() string {
 	var plots []*chart.Chart
 	if len(o.Wave) > 0 {
 		c := &chart.Chart{Title: "memory of a rank over time (fig. 2)", X: "seconds", Y: "MiB"}

@@ -53,9 +53,9 @@ type flowRun struct {
 	samples  []transient.Sample
 }
 
-// once runs a kernel, again up to so many times where the kernel ends it: where swap space is slow
-// it takes a group to be out of memory too early now and then. A run that fails or takes too long is
-// a result; an error is of what all runs need.
+// once runs a kernel, up to so many times where the system ends it: where swap space is slow, it
+// takes a group to be out of memory too early now and then. A run that fails or takes too long is a
+// result; an error is of what all runs need.
 func (c *flowRanks) once(ctx context.Context, r flowRun, run transient.Run, tries int) (flowRun, error) {
 	run.Ranks, run.Fabric, run.Device, run.Limit, run.Timeout = c.Ranks, c.Fabric, c.Device, r.Limit, cmp.Or(c.Timeout, run.Timeout)
 	all, err := transient.Start[transient.Measured[bench.Usage]](ctx, &run)
@@ -151,8 +151,8 @@ func (t *flowText) table(title string, rows [][]string) {
 	}
 }
 
-// grid writes a table of one figure: a row for each key, in the order of the runs, a column for each
-// arm.
+// grid writes a table of one figure: a row for each key, in the order of the runs, a column for
+// each arm.
 func (t *flowText) grid(title, head string, runs []flowRun, key, cell func(*flowRun) string) {
 	rows := [][]string{{head}}
 	for i := range runs {

@@ -9,11 +9,7 @@ import (
 
 // latCmd is ibbench lat.
 type latCmd struct {
-	common
-	lively
-	timing
-	repeated
-	peered
+	swept
 	Op string `arg:"" optional:"" default:"put" help:"put, get, amo, cas or am."`
 	target
 	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes, as 8 or 8,64,4K or 8..1M (doubling). Of am: short, or the bytes of a Medium that is answered by as many. Default: 8..4K, with --peer 8,4K; of am short."`
@@ -32,16 +28,12 @@ func (c *latCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if c.Peer != nil {
-		if c.Op == plan.AM && c.Sizes == "" {
-			c.Sizes = "short"
-		}
-		return c.beside(ctx, io, &c.peered, &c.timing, &c.repeated, perftestCmd{Kind: plan.Lat, Ops: c.Op, Sizes: c.Sizes, ack: c.Ack}, map[string]bool{
-			"HOST": c.Host != "", "--live": c.Live, "--rate": c.Rate != "", "--batch": c.Batch != 0, "--depth": c.Depth != 1, "--local": c.where() != "",
-		})
+	if c.Op == plan.AM && c.Sizes == "" {
+		c.Sizes = "short"
 	}
-	c.moving, c.server = c.Live, c.Host
-	return c.measureRounds(ctx, io, plan.Lat, points, c.times(1))
+	return c.sweep(ctx, io, c.Host, points, perftestCmd{Kind: plan.Lat, Ops: c.Op, Sizes: c.Sizes, ack: c.Ack}, map[string]bool{
+		"--rate": c.Rate != "", "--batch": c.Batch != 0, "--depth": c.Depth != 1, "--local": c.where() != "",
+	})
 }
 
 func (c *latCmd) points() ([]plan.Point, error) {

@@ -86,7 +86,7 @@ func main() {
 	if len(os.Args) == 2 {
 		switch os.Args[1] {
 		case rankArg:
-			os.Exit(rankMain())
+			os.Exit(transient.Life(playRank))
 		case transient.RankArg:
 			os.Exit(transient.RankMain())
 		}

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
@@ -74,20 +72,6 @@ type listener struct{ something bool }
 func (l *listener) Write(b []byte) (int, error) {
 	l.something = true
 	return os.Stderr.Write(b)
-}
-
-// rankMain is the whole life of a rank that ibbench started.
-func rankMain() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	rank, err := playRank(ctx)
-	if err == nil {
-		return exitOK
-	}
-	if !measure.PeerEnded(err) && !errors.Is(err, measure.ErrElsewhere) && ctx.Err() == nil {
-		fmt.Fprintf(os.Stderr, "ibbench: rank %d: %v\n", rank, err)
-	}
-	return exitSetup
 }
 
 // born is when this process was.

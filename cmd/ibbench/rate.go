@@ -9,11 +9,7 @@ import (
 
 // rateCmd is ibbench rate.
 type rateCmd struct {
-	common
-	lively
-	timing
-	repeated
-	peered
+	swept
 	stream
 	Op string `arg:"" optional:"" default:"put" help:"put, get, amo, or am: posts, messages without replies."`
 	target
@@ -40,10 +36,6 @@ func (c *rateCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if c.Peer != nil {
-		x := perftestCmd{Kind: plan.Rate, Ops: c.Op, Sizes: cmp.Or(c.Sizes, sizes), depth: points[0].Depth}
-		return c.beside(ctx, io, &c.peered, &c.timing, &c.repeated, x, c.stream.besides(points, map[string]bool{"HOST": c.Host != "", "--live": c.Live}))
-	}
-	c.moving, c.server = c.Live, c.Host
-	return c.measureRounds(ctx, io, plan.Rate, points, c.times(1))
+	x := perftestCmd{Kind: plan.Rate, Ops: c.Op, Sizes: cmp.Or(c.Sizes, sizes), depth: points[0].Depth}
+	return c.sweep(ctx, io, c.Host, points, x, c.stream.besides(points, map[string]bool{}))
 }

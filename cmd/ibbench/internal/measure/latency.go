@@ -127,6 +127,9 @@ func (l *latency) stretch(pt plan.Point, c command) error {
 func (s *session) followLatency(pt plan.Point, l *latency) error {
 	active := l != nil && (pt.PingPong() || pt.Op == plan.AM)
 	err := s.followSamples(!active, func(c command) error {
+		if !active {
+			return nil
+		}
 		l.batch = c.Batch
 		return l.respond(l.messages(c.N, c.Measured && pt.PerSecond > 0))
 	})

@@ -48,8 +48,8 @@ type session struct {
 	batches  map[plan.Point]int // operations per sample that the first round of a point has chosen
 }
 
-// operations is how many of them make a sample of a point: as many as was asked for, or as its rounds
-// before had, or as the time of one says.
+// operations is how many of them make a sample of a point: as many as the plan has, or as its
+// rounds before had, or as the time of one says.
 func (s *session) operations(pt plan.Point, opNS float64) int {
 	return cmp.Or(pt.Batch, s.batches[pt], BatchFor(max(opNS, 0.1), s.clockNS))
 }

@@ -122,15 +122,12 @@ func (x *samples) notes(pt plan.Point, all *stats.Samples, done int64, parts []r
 	return notes
 }
 
-// followSamples is any other rank; one that is idle has no part in the stretches.
+// followSamples is any other rank; one that is idle sleeps nearly as long as a stretch takes.
 func (s *session) followSamples(idle bool, stretch func(command) error) error {
 	for {
 		c, err := s.follow(idle)
 		if err != nil || c.N == 0 {
 			return err
-		}
-		if idle {
-			continue
 		}
 		if err := stretch(c); err != nil {
 			return err

@@ -57,19 +57,14 @@ func (s *session) throughputPoint(pt plan.Point) (*report.Series, error) {
 	if s.job.Rank() == 0 {
 		return s.leadThroughput(pt, me, a, peer)
 	}
-	for {
-		c, err := s.follow(!active && pt.Op != plan.AM)
-		if err != nil {
-			return nil, err
-		}
-		if c.N == 0 {
-			_, err := s.finish(pt, me, a, peer, nil)
-			return nil, err
-		}
-		if _, err := s.send(pt, me, peer, c.N); err != nil {
-			return nil, err
-		}
+	err := s.followSamples(!active && pt.Op != plan.AM, func(c command) error {
+		_, err := s.send(pt, me, peer, c.N)
+		return err
+	})
+	if err == nil {
+		_, err = s.finish(pt, me, a, peer, nil)
 	}
+	return nil, err
 }
 
 func (s *session) newSenders(pt plan.Point, a areas, peer int) *senders {
