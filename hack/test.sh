@@ -73,7 +73,7 @@ stage_lint() { hack/lint.sh -o $out/lint.json; }
 # others, one package at a time. They have no debug build and no benchmarks: once is enough. So
 # it is for archtest, which reads sources, and for ibbench, whose ranks are processes of few
 # goroutines: its parts (cmd/ibbench/internal) are here, the command is not. Ranks of twohosts run
-# in two VMs at once, where the race detector would take half as long again; the stage device has it.
+# in two VMs at once, where the race detector would take half as long again: stage device has it.
 stage_race() {
   packages >$out/packages || return 1
   local pkgs hosts two failed=0

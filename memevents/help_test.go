@@ -205,6 +205,10 @@ func tryHelper(t *testing.T, env []string, name string, args ...string) (string,
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.WaitDelay = 5 * time.Second // a child that the helper forked may hold them
+	// A helper that hangs ends with this process: with the thread that started it (prctl(2)).
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	err := cmd.Run()
 	return out.String(), err
 }

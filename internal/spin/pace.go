@@ -1,8 +1,11 @@
 package spin
 
-import "time"
+import (
+	"bytes"
+	"time"
+)
 
-// pace are the times of waits that depend on what a system call takes.
+// pace are the times of waits that depend on the processor.
 type pace struct {
 	// late is how long a wait spins before it yields, unless it knows that its peer needs this
 	// processor. What is awaited from another processor mostly comes within it.
@@ -20,30 +23,16 @@ type pace struct {
 var (
 	native   = pace{late: 20 * time.Microsecond, switchFrom: time.Microsecond, pollFor: 75 * time.Microsecond}
 	emulated = pace{late: 500 * time.Microsecond, switchFrom: 8 * time.Microsecond, pollFor: 600 * time.Microsecond}
-	times    = paceOf(leastCall())
+	times    = paceOf(processor())
 )
 
-// slowCall is what a system call takes at least on an emulated processor: getppid(2) took 0.16 us
-// on a real one, and 0.75 us under QEMU.
-const slowCall = 500 * time.Nanosecond
-
-// paceOf is the pace where a system call takes so long.
-func paceOf(call time.Duration) pace {
-	if call >= slowCall {
+// paceOf is the pace on a processor whose description the kernel begins so (/proc/cpuinfo). What a
+// system call takes does not tell: filters and mitigations make it slow on real processors, too.
+func paceOf(cpuinfo []byte) pace {
+	if bytes.Contains(cpuinfo, []byte("QEMU TCG CPU")) {
 		return emulated
 	}
 	return native
-}
-
-// leastCall is what a system call takes that does nothing, when nothing is in its way.
-func leastCall() time.Duration {
-	least := time.Hour
-	for range 32 {
-		from := time.Now()
-		callNothing()
-		least = min(least, time.Since(from))
-	}
-	return least
 }
 
 // PollFor is how long a waiter for a message polls before it sleeps, in real time.
