@@ -19,17 +19,18 @@ type bwCmd struct {
 }
 
 func (c *bwCmd) run(ctx context.Context, io streams) error {
-	if err := c.between(&c.Op, plan.Put, plan.Put, plan.Get, plan.AM); err != nil {
-		return usageError{err}
-	}
-	sizes, err := sizesOf(c.Op, c.Sizes, map[bool]string{true: "64..4K", false: "64..4M"}[c.Op == plan.AM])
-	if err != nil {
-		return usageError{err}
-	}
-	points, err := c.stream.points(c.timing, plan.Point{Kind: plan.BW, Op: c.Op, Bidi: c.Bidi, Local: c.where()}, sizes, c.Depth)
+	points, err := c.points()
 	if err != nil {
 		return usageError{err}
 	}
 	x := perftestCmd{Kind: plan.BW, Ops: c.Op, Sizes: c.Sizes, depth: points[0].Depth}
 	return c.sweep(ctx, io, c.Host, points, x, c.stream.besides(points, map[string]bool{"--bidi": c.Bidi, "--local": c.where() != ""}))
+}
+
+func (c *bwCmd) points() ([]plan.Point, error) {
+	if err := c.between(&c.Op, plan.Put, plan.Put, plan.Get, plan.AM); err != nil {
+		return nil, err
+	}
+	proto := plan.Point{Kind: plan.BW, Op: c.Op, Bidi: c.Bidi, Local: c.where()}
+	return c.stream.points(c.timing, proto, c.Sizes, map[bool]string{true: "64..4K", false: "64..4M"}[c.Op == plan.AM], c.Depth)
 }

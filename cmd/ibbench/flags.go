@@ -168,8 +168,20 @@ func sizesOf(op, sizes, byDefault string) ([]int64, error) {
 	return list, nil
 }
 
+// sized has a point of each size.
+func sized(proto plan.Point, sizes []int64) (points []plan.Point) {
+	for _, proto.Size = range sizes {
+		points = append(points, proto)
+	}
+	return points
+}
+
 // points crosses lanes, goroutines, depths and sizes.
-func (s stream) points(t timing, proto plan.Point, sizes []int64, depth string) (points []plan.Point, err error) {
+func (s stream) points(t timing, proto plan.Point, size, byDefault, depth string) (points []plan.Point, err error) {
+	sizes, err := sizesOf(proto.Op, size, byDefault)
+	if err != nil {
+		return nil, err
+	}
 	depths, err := plan.Counts("depth", depth, plan.MaxDepth)
 	if err != nil {
 		return nil, fmt.Errorf("--depth: %w", err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,53 +44,52 @@ type ftReport struct {
 }
 
 func (c *flowFT) run(ctx context.Context, io streams) error {
-	if c.Quick {
-		c.Class, c.Of, c.Iterations, c.Parts = "S", "4,8", 1, 4
-	}
-	if c.Of == "" {
-		c.Of = "16,32,64,128,256"
-	}
-	tokens, err := numbersOf("--tokens", c.Tokens)
+	arms, limits, parts, err := c.complete()
 	if err != nil {
 		return usageError{err}
 	}
-	if min(c.Parts, c.Iterations) < 1 {
-		return usageError{errors.New("--parts and --iterations: want 1 or more")}
+	return c.tables(ctx, io, arms, limits, parts)
+}
+
+// complete checks the flags.
+func (c *flowFT) complete() (arms []flowRun, limits []int64, parts []int, err error) {
+	if c.Quick {
+		c.Class, c.Of, c.Iterations, c.Parts = "S", "4,8", 1, 4
 	}
-	if c.Timeout < 0 || c.Duration <= 0 {
-		return usageError{errors.New("--timeout and --duration: want times above 0")}
+	tokens, err := numbersOf("--tokens", c.Tokens)
+	if err == nil && c.Of != "none" {
+		parts, err = numbersOf("--parts-of", cmp.Or(c.Of, "16,32,64,128,256"))
 	}
-	var parts []int
-	if c.Of != "none" {
-		if parts, err = numbersOf("--parts-of", c.Of); err != nil {
-			return usageError{err}
-		}
+	switch {
+	case err != nil:
+		return nil, nil, nil, err
+	case min(c.Parts, c.Iterations) < 1:
+		return nil, nil, nil, errors.New("--parts and --iterations: want 1 or more")
+	case c.Timeout < 0 || c.Duration <= 0:
+		return nil, nil, nil, errors.New("--timeout and --duration: want times above 0")
 	}
-	arms := []flowRun{{flowArm: flowArm{Arm: bench.ArmNormal}}}
+	arms = []flowRun{{flowArm: flowArm{Arm: bench.ArmNormal}}}
 	for _, t := range tokens {
 		arms = append(arms, flowRun{flowArm: flowArm{strconv.Itoa(t) + " tokens", t}})
 	}
 	for _, n := range append(parts, c.Parts) {
 		for _, a := range arms {
 			if _, err := bench.NewFT(c.params(a, n), c.Ranks); err != nil {
-				return usageError{err}
+				return nil, nil, nil, err
 			}
 		}
 	}
-	var limits []int64
-	if c.Limits != "" {
-		for l := range strings.SplitSeq(c.Limits, ",") {
-			n, err := bytesFlag("--limits", l, "")
-			switch {
-			case err != nil:
-				return err
-			case n == 0:
-				return usageError{errors.New("--limits 0: want limits of 1 byte or more")}
-			}
-			limits = append(limits, n)
+	for _, l := range strings.FieldsFunc(c.Limits, func(r rune) bool { return r == ',' }) {
+		n, err := bytesFlag("--limits", l, "")
+		if err == nil && n == 0 {
+			err = errors.New("--limits 0: want limits of 1 byte or more")
 		}
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		limits = append(limits, n)
 	}
-	return c.tables(ctx, io, arms, limits, parts)
+	return arms, limits, parts, nil
 }
 
 func (c *flowFT) params(r flowRun, parts int) bench.FTParams {

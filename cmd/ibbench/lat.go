@@ -21,9 +21,6 @@ type latCmd struct {
 }
 
 func (c *latCmd) run(ctx context.Context, io streams) error {
-	if err := c.between(&c.Op, plan.Put, plan.Put, plan.Get, plan.AMO, plan.CAS, plan.AM); err != nil {
-		return usageError{err}
-	}
 	points, err := c.points()
 	if err != nil {
 		return usageError{err}
@@ -37,6 +34,9 @@ func (c *latCmd) run(ctx context.Context, io streams) error {
 }
 
 func (c *latCmd) points() ([]plan.Point, error) {
+	if err := c.between(&c.Op, plan.Put, plan.Put, plan.Get, plan.AMO, plan.CAS, plan.AM); err != nil {
+		return nil, err
+	}
 	proto := plan.Point{Kind: plan.Lat, Op: c.Op, Ack: c.Ack, Depth: c.Depth, Lanes: 1, Chain: 1, Batch: c.Batch, Local: c.where()}
 	if c.Ack && c.Op != plan.Put {
 		return nil, fmt.Errorf("--ack is for put; lat %s is always timed until it is complete", c.Op)
@@ -51,12 +51,6 @@ func (c *latCmd) points() ([]plan.Point, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.timing.complete(&proto); err != nil {
-		return nil, err
-	}
-	var points []plan.Point
-	for _, proto.Size = range sizes {
-		points = append(points, proto)
-	}
-	return points, nil
+	err = c.timing.complete(&proto)
+	return sized(proto, sizes), err
 }

@@ -189,7 +189,7 @@ func (c *perftestCmd) ops() (ops []string, err error) {
 }
 
 // points of one operation, in each size.
-func (c *perftestCmd) points(op string) (points []plan.Point, err error) {
+func (c *perftestCmd) points(op string) ([]plan.Point, error) {
 	proto := plan.Point{Kind: c.Kind, Op: op, Ack: c.ack, Depth: 1, Lanes: 1, Chain: 1, Intervals: 1, Iters: 20000, Batch: 1}
 	sizes := "8,4K"
 	if c.Kind != plan.Lat {
@@ -221,13 +221,7 @@ func (c *perftestCmd) points(op string) (points []plan.Point, err error) {
 		}
 	}
 	list, err := sizesOf(op, sizes, "")
-	if err != nil {
-		return nil, err
-	}
-	for _, proto.Size = range list {
-		points = append(points, proto)
-	}
-	return points, nil
+	return sized(proto, list), err
 }
 
 // where both sides measure: over a device, but for peers that use shared memory, too.

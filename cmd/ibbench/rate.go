@@ -22,17 +22,13 @@ func (c *rateCmd) run(ctx context.Context, io streams) error {
 		return usageError{err}
 	}
 	sizes, depth := "8", "1,4,16,64"
-	if c.Op == plan.AM || c.Peer != nil {
-		depth = "64"
-	}
 	if c.Op == plan.AM {
 		sizes = "short"
 	}
-	list, err := sizesOf(c.Op, c.Sizes, sizes)
-	if err != nil {
-		return usageError{err}
+	if c.Op == plan.AM || c.Peer != nil {
+		depth = "64"
 	}
-	points, err := c.stream.points(c.timing, plan.Point{Kind: plan.Rate, Op: c.Op}, list, cmp.Or(c.Depth, depth))
+	points, err := c.stream.points(c.timing, plan.Point{Kind: plan.Rate, Op: c.Op}, c.Sizes, sizes, cmp.Or(c.Depth, depth))
 	if err != nil {
 		return usageError{err}
 	}

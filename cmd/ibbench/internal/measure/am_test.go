@@ -68,16 +68,16 @@ func TestWrongMessagesAreCounted(t *testing.T) {
 			if err := s.prepareMessages(pt, s.prepare(pt), peer); err != nil {
 				return err
 			}
-			var me *senders
+			x := &throughput{s: s, pt: pt, a: areasOf(pt), peer: peer}
 			if active {
-				me = s.newSenders(pt, areasOf(pt), peer)
+				x.open()
 			} else {
 				plant(s.messages)
 			}
 			if err := s.job.Barrier(s.ctx); err != nil {
 				return err
 			}
-			if _, err := s.send(pt, me, peer, 130); err != nil {
+			if _, err := x.send(130); err != nil {
 				return err
 			}
 			series := &report.Series{}

@@ -14,7 +14,7 @@ import (
 // collectives is one rank's part in a point of collective operations. The peer of ibbench coll
 // (package peer, mpi/coll.c) measures and checks in the same way.
 type collectives struct {
-	*session
+	s *session
 	samples
 	pt     plan.Point
 	once   func() error // one operation
@@ -30,7 +30,7 @@ const checked = 2
 
 // collPoint measures a point of collective operations. All ranks call it together.
 func (s *session) collPoint(pt plan.Point) (*report.Series, error) {
-	c := &collectives{session: s, pt: pt, samples: samples{batch: pt.Batch, fixed: true}} // as the peer has it
+	c := &collectives{s: s, pt: pt, samples: samples{batch: pt.Batch, fixed: true}} // as the peer has it
 	c.prepare()
 	var series *report.Series
 	var err error
@@ -54,7 +54,7 @@ func (s *session) collPoint(pt plan.Point) (*report.Series, error) {
 
 // prepare makes the buffers, and the operation.
 func (c *collectives) prepare() {
-	ctx, team, size := c.ctx, c.job.Team(), int(c.pt.Size)
+	ctx, team, size := c.s.ctx, c.s.job.Team(), int(c.pt.Size)
 	switch c.pt.Op {
 	case plan.Barrier:
 		c.once = func() error { return team.Barrier(ctx) }
@@ -77,7 +77,7 @@ func (c *collectives) stretch(cmd command) error {
 	}
 	c.taken = c.taken[:0]
 	for range cmd.N {
-		if err := c.job.Barrier(c.ctx); err != nil {
+		if err := c.s.job.Barrier(c.s.ctx); err != nil {
 			return err
 		}
 		begin := now()
@@ -91,7 +91,7 @@ func (c *collectives) stretch(cmd command) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	all, err := gather(c.session, c.taken)
+	all, err := gather(c.s, c.taken)
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (c *collectives) check() error {
 // fill gives the buffers the content of the round. verify compares them with what they must have
 // when the operation has ended.
 func (c *collectives) fill() (verify func() bool, err error) {
-	me, n := c.job.Rank(), c.job.Size()
+	me, n := c.s.job.Rank(), c.s.job.Size()
 	switch c.pt.Op {
 	case plan.Barrier:
 		return c.enter()
@@ -164,15 +164,15 @@ func (c *collectives) fill() (verify func() bool, err error) {
 // enter tells every rank that this one enters the barrier of the round. Behind the barrier all have
 // said so; some may have entered the next one.
 func (c *collectives) enter() (verify func() bool, err error) {
-	w := c.workers[0]
-	for r := range c.job.Size() {
-		if err := conduit.Put(w, conduit.At[uint64](r, uint64(8*c.job.Rank())), c.round); err != nil {
+	w := c.s.workers[0]
+	for r := range c.s.job.Size() {
+		if err := conduit.Put(w, conduit.At[uint64](r, uint64(8*c.s.job.Rank())), c.round); err != nil {
 			return nil, err
 		}
 	}
 	return func() bool {
-		for r := range c.job.Size() {
-			if atomic.LoadUint64((*uint64)(unsafe.Pointer(&c.job.Segment()[8*r]))) < c.round {
+		for r := range c.s.job.Size() {
+			if atomic.LoadUint64((*uint64)(unsafe.Pointer(&c.s.job.Segment()[8*r]))) < c.round {
 				return false
 			}
 		}

@@ -33,7 +33,7 @@ func TestCollectivesAreMeasuredAndRight(t *testing.T) {
 func TestWrongCollectivesAreCounted(t *testing.T) {
 	for _, pt := range collectivePoints {
 		ranks(t, planOf(pt), func(s *session) error {
-			c := &collectives{session: s, pt: pt}
+			c := &collectives{s: s, pt: pt}
 			c.prepare()
 			c.once = func() error { return nil }
 			if s.job.Rank() > 0 { // rank 0 does not wait for it
@@ -64,7 +64,7 @@ func TestASampleIsOfTheSlowestRank(t *testing.T) {
 	pt := collective(plan.Bcast, 8)
 	pt.Iters = 1
 	ranks(t, planOf(pt), func(s *session) error {
-		c := &collectives{session: s, pt: pt}
+		c := &collectives{s: s, pt: pt}
 		c.prepare()
 		once := c.once
 		c.once = func() error {

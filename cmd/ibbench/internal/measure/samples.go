@@ -43,7 +43,7 @@ func (s *session) leadSamples(pt plan.Point, x *samples, stretch func(command) e
 		elapsed += took
 		p.learn(int(n), took)
 		if !x.fixed {
-			s.choose(pt, p, x)
+			x.choose(s, pt, p)
 		}
 	}
 	s.keepBatch(pt, x.batch)
@@ -94,7 +94,7 @@ func (s *session) leadSamples(pt plan.Point, x *samples, stretch func(command) e
 
 // choose settles how many operations make a sample, from the median of the last stretch: a mean
 // would be taken in by one interruption.
-func (s *session) choose(pt plan.Point, p *pace, x *samples) {
+func (x *samples) choose(s *session, pt plan.Point, p *pace) {
 	last := stats.New(int64(len(x.taken)), float64(x.batch), false)
 	for _, t := range x.taken {
 		last.Add(t)
