@@ -18,36 +18,6 @@ type flowCmd struct {
 	Hog      flowHog      `cmd:"" help:"Take memory from others, by touching it again and again."`
 }
 
-// kernel returns the command of a kernel.
-func (c *flowCmd) kernel(name string) command {
-	return map[string]command{
-		"jacobi":   starter{&c.Jacobi, &c.Jacobi.flowOutput, true},
-		"ft":       starter{&c.FT, &c.FT.flowOutput, true},
-		"alltoall": starter{&c.AllToAll, &c.AllToAll.flowOutput, false},
-		"incast":   starter{&c.Incast, &c.Incast.flowOutput, false},
-		"hog":      &c.Hog,
-	}[name]
-}
-
-// starter is a kernel that starts its ranks.
-type starter struct {
-	command
-	to    *flowOutput
-	plots bool
-}
-
-func (s starter) run(ctx context.Context, io streams) error {
-	if err := io.alone(ctx, "flow starts its ranks on this machine"); err != nil {
-		return err
-	}
-	s.to.drawn = s.plots
-	var err error
-	if s.to.to, _, err = s.to.writers(io, "50"); err != nil {
-		return err
-	}
-	return s.command.run(ctx, io)
-}
-
 // flowRanks are the flags of kernels that run in jobs of ranks.
 type flowRanks struct {
 	Ranks   int           `short:"n" default:"2" placeholder:"N" help:"Ranks, each a process in a memory group of its own. Default: 2."`
@@ -64,6 +34,16 @@ type flowRanks struct {
 type flowOutput struct {
 	written
 	to report.Tee
+}
+
+// open refuses what no kernel can run with or write to, before anything is measured. drawn says that
+// there is a plot.
+func (o *flowOutput) open(ctx context.Context, io streams, drawn bool) error {
+	err := io.alone(ctx, "flow starts its ranks on this machine")
+	if o.drawn = drawn; err == nil {
+		o.to, _, err = o.writers(io, "50")
+	}
+	return err
 }
 
 // bytesFlag reads a flag that is a number of bytes.

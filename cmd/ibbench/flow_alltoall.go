@@ -33,6 +33,9 @@ type allToAllReport struct {
 }
 
 func (c *flowAllToAll) run(ctx context.Context, io streams) error {
+	if err := c.open(ctx, io, false); err != nil {
+		return err
+	}
 	if c.Quick {
 		c.Sizes, c.Rounds, c.Loop = "8,4K,64K", 2, 4
 	}

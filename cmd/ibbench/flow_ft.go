@@ -44,6 +44,9 @@ type ftReport struct {
 }
 
 func (c *flowFT) run(ctx context.Context, io streams) error {
+	if err := c.open(ctx, io, true); err != nil {
+		return err
+	}
 	arms, limits, parts, err := c.complete()
 	if err != nil {
 		return usageError{err}

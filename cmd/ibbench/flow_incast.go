@@ -50,6 +50,9 @@ type incastRow struct {
 }
 
 func (c *flowIncast) run(ctx context.Context, io streams) error {
+	if err := c.open(ctx, io, false); err != nil {
+		return err
+	}
 	size, err := bytesFlag("--size", c.Size, "")
 	if err != nil {
 		return err

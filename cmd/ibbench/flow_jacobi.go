@@ -82,6 +82,9 @@ type jacobiWave struct {
 }
 
 func (c *flowJacobi) run(ctx context.Context, io streams) (err error) {
+	if err := c.open(ctx, io, true); err != nil {
+		return err
+	}
 	if err := c.complete(); err != nil {
 		return usageError{err}
 	}
@@ -210,8 +213,10 @@ func (m *jacobiMeasurement) tables(ctx context.Context) error {
 			m.out.Sweep = append(m.out.Sweep, r)
 		}
 	}
-	if m.Wave {
-		return m.wave(sizes[0])
+	for _, r := range m.out.Runs {
+		if m.Wave && r.Cubes == sizes[0] && len(r.wave.Bytes) > 0 {
+			m.out.Wave = append(m.out.Wave, r.wave)
+		}
 	}
 	return nil
 }
@@ -355,7 +360,7 @@ func (m *jacobiMeasurement) start(ctx context.Context, p bench.JacobiParams, beg
 	if p.Arm == bench.ArmTokens {
 		r.Tokens = p.Tokens
 	}
-	samples := &transient.Sampler{Every: 20 * time.Millisecond}
+	wave, most := jacobiWave{Arm: p.Arm}, int64(0)
 	iterating := make(chan struct{})
 	r, err = m.flowRanks.once(ctx, r, transient.Run{
 		Kernel: transient.Jacobi, Params: p, Timeout: time.Minute + 2*p.For, Stderr: m.io.err,
@@ -372,27 +377,17 @@ func (m *jacobiMeasurement) start(ctx context.Context, p bench.JacobiParams, beg
 					began(ctx, groups, iterating)
 				}
 			}()
-			samples.Watch(ctx, groups)
+			transient.Watch(ctx, groups, 20*time.Millisecond, func(at time.Duration, used []int64) {
+				if len(used) > 0 {
+					most = max(most, slices.Max(used))
+					wave.Seconds, wave.Bytes = append(wave.Seconds, at.Seconds()), append(wave.Bytes, used[0])
+				}
+			})
 			<-done
 		},
 	}, 1)
 	if r.Failed == "" {
-		r.samples, r.Group = samples.Samples, samples.Peak()
+		r.wave, r.Group = wave, most
 	}
 	return r, err == nil, err
-}
-
-// wave has the memory over time of the runs of a size.
-func (m *jacobiMeasurement) wave(cubes int) error {
-	for _, r := range m.out.Runs {
-		if r.Cubes != cubes || len(r.samples) == 0 || len(r.samples[0].Used) == 0 {
-			continue
-		}
-		w := jacobiWave{Arm: r.Arm}
-		for _, s := range r.samples {
-			w.Seconds, w.Bytes = append(w.Seconds, s.At.Seconds()), append(w.Bytes, s.Used[0])
-		}
-		m.out.Wave = append(m.out.Wave, w)
-	}
-	return nil
 }

@@ -50,7 +50,7 @@ type flowRun struct {
 	Sizes    bench.Footprint   `json:"sizes"`
 	each     [][]time.Duration // iterations of the ranks
 	limits   []int64           // of the budget, at each iteration
-	samples  []transient.Sample
+	wave     jacobiWave
 }
 
 // once runs a kernel, up to so many times where the system ends it: where swap space is slow, it
