@@ -5,6 +5,7 @@ import (
 
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/shm"
+	"github.com/ibconduit/conduit/internal/global"
 	"github.com/ibconduit/conduit/internal/owner"
 )
 
@@ -160,7 +161,7 @@ func getPast(w *Worker, rt *route, node uint32, off uint64, dst []byte, f fabric
 
 // Put writes v at p and returns when it is there.
 func Put[T any](w *Worker, p Ptr[T], v T) error {
-	if at := w.mapped(p.node, p.off, uint64(unsafe.Sizeof(v))); at != nil {
+	if at := w.mapped(global.Node(p), p.Offset(), uint64(unsafe.Sizeof(v))); at != nil {
 		store(w, at, v)
 		return nil
 	}
@@ -169,7 +170,7 @@ func Put[T any](w *Worker, p Ptr[T], v T) error {
 
 // PutNBI writes v at p. It returns at once; Flush waits for it.
 func PutNBI[T any](w *Worker, p Ptr[T], v T) error {
-	if at := w.mapped(p.node, p.off, uint64(unsafe.Sizeof(v))); at != nil {
+	if at := w.mapped(global.Node(p), p.Offset(), uint64(unsafe.Sizeof(v))); at != nil {
 		store(w, at, v)
 		return nil
 	}
@@ -179,7 +180,7 @@ func PutNBI[T any](w *Worker, p Ptr[T], v T) error {
 
 // PutAsync starts a put of v.
 func PutAsync[T any](w *Worker, p Ptr[T], v T) Pending {
-	if at := w.mapped(p.node, p.off, uint64(unsafe.Sizeof(v))); at != nil {
+	if at := w.mapped(global.Node(p), p.Offset(), uint64(unsafe.Sizeof(v))); at != nil {
 		store(w, at, v)
 		return Pending{}
 	}
@@ -189,13 +190,13 @@ func PutAsync[T any](w *Worker, p Ptr[T], v T) Pending {
 
 // Get reads the value at p.
 func Get[T any](w *Worker, p Ptr[T]) (v T, err error) {
-	if at := w.mapped(p.node, p.off, uint64(unsafe.Sizeof(v))); at != nil {
+	if at := w.mapped(global.Node(p), p.Offset(), uint64(unsafe.Sizeof(v))); at != nil {
 		return load[T](w, at), nil
 	}
 	if w.fences == nil { // first: the cache's question keeps p across calls
 		return getValue(w, p)
 	}
-	if at := w.fences.cached(p.node, p.off, uint64(unsafe.Sizeof(v))); at != nil {
+	if at := w.fences.cached(global.Node(p), p.Offset(), uint64(unsafe.Sizeof(v))); at != nil {
 		return *(*T)(at), nil
 	}
 	return getValue(w, p)
@@ -232,7 +233,7 @@ func GetSliceAsync[T any](w *Worker, dst []T, p Ptr[T]) Pending { return getSlic
 
 func putSlice[T any](w *Worker, p Ptr[T], src []T, f fabric.Flag) Pending {
 	b := bytesOf(src)
-	if at := w.mapped(p.node, p.off, uint64(len(b))); at != nil {
+	if at := w.mapped(global.Node(p), p.Offset(), uint64(len(b))); at != nil {
 		if shm.Reorders {
 			shm.OrderStores()
 		}
@@ -241,16 +242,16 @@ func putSlice[T any](w *Worker, p Ptr[T], src []T, f fabric.Flag) Pending {
 		w.direct.putBytes += uint64(len(b))
 		return Pending{}
 	}
-	if p.node&badType != 0 {
+	if global.Node(p)&badType != 0 {
 		return Pending{err: typeError[T]()}
 	}
-	l, h, err := w.put(p.node, p.off, b, f)
+	l, h, err := w.put(global.Node(p), p.Offset(), b, f)
 	return Pending{w: w, lane: l, h: h, err: err}
 }
 
 func getSlice[T any](w *Worker, dst []T, p Ptr[T], f fabric.Flag) Pending {
 	b := bytesOf(dst)
-	if at := w.mapped(p.node, p.off, uint64(len(b))); at != nil {
+	if at := w.mapped(global.Node(p), p.Offset(), uint64(len(b))); at != nil {
 		copy(b, unsafe.Slice((*byte)(at), len(b)))
 		if shm.Reorders {
 			shm.OrderLoads()
@@ -259,10 +260,10 @@ func getSlice[T any](w *Worker, dst []T, p Ptr[T], f fabric.Flag) Pending {
 		w.direct.getBytes += uint64(len(b))
 		return Pending{}
 	}
-	if p.node&badType != 0 {
+	if global.Node(p)&badType != 0 {
 		return Pending{err: typeError[T]()}
 	}
-	l, h, err := w.get(p.node, p.off, b, f)
+	l, h, err := w.get(global.Node(p), p.Offset(), b, f)
 	return Pending{w: w, lane: l, h: h, err: err}
 }
 
@@ -277,7 +278,7 @@ func (p Pending) finish() error {
 
 // putValue lays v where a lane can read it, and starts a put of it.
 func putValue[T any](w *Worker, p Ptr[T], v T, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
-	if p.node&badType != 0 {
+	if global.Node(p)&badType != 0 {
 		return nil, fabric.Done, typeError[T]()
 	}
 	n := int(unsafe.Sizeof(v))
@@ -285,7 +286,7 @@ func putValue[T any](w *Worker, p Ptr[T], v T, f fabric.Flag) (fabric.Lane, fabr
 	if n > 0 {
 		*(*T)(unsafe.Pointer(unsafe.SliceData(buf))) = v
 	}
-	l, h, err := w.put(p.node, p.off, buf, f)
+	l, h, err := w.put(global.Node(p), p.Offset(), buf, f)
 	if f != fabric.Blocking && n > w.job.networks.copyMax {
 		w.scratch = nil // the network reads it until the put is complete
 	}
@@ -293,12 +294,12 @@ func putValue[T any](w *Worker, p Ptr[T], v T, f fabric.Flag) (fabric.Lane, fabr
 }
 
 func getValue[T any](w *Worker, p Ptr[T]) (v T, err error) {
-	if p.node&badType != 0 {
+	if global.Node(p)&badType != 0 {
 		return v, typeError[T]()
 	}
 	n := int(unsafe.Sizeof(v))
 	buf := lay(w, n)
-	err = w.settle(w.get(p.node, p.off, buf, fabric.Blocking))
+	err = w.settle(w.get(global.Node(p), p.Offset(), buf, fabric.Blocking))
 	if err == nil && n > 0 {
 		v = *(*T)(unsafe.Pointer(unsafe.SliceData(buf)))
 	}

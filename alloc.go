@@ -4,47 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
 	"unsafe"
 
+	"github.com/ibconduit/conduit/internal/global"
 	"github.com/ibconduit/conduit/segment/heap"
 )
 
 // Shared memory in the sense of docs/heap.md. All of it is memory of the ranks' segments, which
 // Config.HeapSize bytes of each are for; it is not cleared. Any goroutine may use these functions.
 
-// lineAlign is the alignment of blocks from lineFrom bytes on: a cache line. Smaller ones, of which
-// there may be many, begin at multiples of 16.
-const (
-	lineAlign = 64
-	lineFrom  = 4096
-)
-
-// sizeOf is the bytes of n elements of T, and how they are aligned.
-func sizeOf[T any](op string, n int) (size, align uint64, err error) {
-	if !pointerFree[T]() {
-		return 0, 0, typeError[T]()
-	}
-	var v T
-	if n < 0 {
-		return 0, 0, fmt.Errorf("conduit: %s: %d elements, want 0 or more", op, n)
-	}
-	hi, size := bits.Mul64(uint64(n), uint64(unsafe.Sizeof(v)))
-	if hi != 0 || size > 1<<62 {
-		return 0, 0, &SizeError{Op: op, Count: uint64(n), Size: uint64(unsafe.Sizeof(v)), Overflow: true}
-	}
-	if size >= lineFrom {
-		align = lineAlign
-	}
-	return size, align, nil
-}
-
 // pointer makes a Ptr of what a heap gives.
 func pointer[T any](h *heaps, p heap.Ptr) Ptr[T] {
 	if p.IsNull() {
 		return Ptr[T]{}
 	}
-	return Ptr[T]{node: uint32(p.Rank()) + 1, off: p.Offset() + h.base}
+	return global.Of[T](uint32(p.Rank())+1, p.Offset()+h.base)
 }
 
 // Alloc takes memory for n elements of this rank's part of the shared heaps. Every rank may use and
@@ -57,7 +31,7 @@ func Alloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 	if err != nil {
 		return Ptr[T]{}, err
 	}
-	size, align, err := sizeOf[T](op, n)
+	size, align, err := heap.SizeOf[T](op, n)
 	if err != nil {
 		return Ptr[T]{}, err
 	}
@@ -89,7 +63,7 @@ func allocBlocks[T any](ctx context.Context, j *Job, op string, take func(*heap.
 	if err != nil {
 		return Ptr[T]{}, err
 	}
-	size, align, err := sizeOf[T](op, n)
+	size, align, err := heap.SizeOf[T](op, n)
 	if err == nil && count < 0 {
 		err = fmt.Errorf("conduit: %s: %d blocks, want 0 or more", op, count)
 	}
@@ -135,7 +109,7 @@ func freeBy[T any](ctx context.Context, j *Job, op string, all bool, free func(*
 	case p.Rank() < 0 || p.Rank() >= j.size:
 		return nil, &RankError{Op: op, Rank: p.Rank(), Size: j.size}
 	default: // an offset in front of the heaps wraps round, and so lies outside of them
-		q = heap.At(p.Rank(), p.off-j.heaps.base)
+		q = heap.At(p.Rank(), p.Offset()-j.heaps.base)
 	}
 	// What a worker's cache has not written must not be written into the next owner's block.
 	lost = releaseIdle(ctx, j)
@@ -157,7 +131,7 @@ func SymmetricAlloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 	if err != nil {
 		return Ptr[T]{}, err
 	}
-	size, align, err := sizeOf[T](op, n)
+	size, align, err := heap.SizeOf[T](op, n)
 	if err != nil {
 		return Ptr[T]{}, err
 	}
@@ -181,9 +155,9 @@ func SymmetricFree[T any](ctx context.Context, j *Job, p Ptr[T]) error {
 		return fmt.Errorf("conduit: %s: %v is not of this rank, %d: each rank frees its own", op, p, j.rank)
 	}
 	// An offset in front of the heap wraps round, and so lies outside; none is that of no block.
-	err = inSegment(s.Free(ctx, min(p.off-j.heaps.Static, heap.NoBlock-1)), j.heaps.Static)
+	err = inSegment(s.Free(ctx, min(p.Offset()-j.heaps.Static, heap.NoBlock-1)), j.heaps.Static)
 	if e := (*FreeError)(nil); errors.As(err, &e) {
-		e.Ptr = heap.At(p.Rank(), p.off)
+		e.Ptr = heap.At(p.Rank(), p.Offset())
 	}
 	return err
 }
@@ -214,7 +188,7 @@ func (j *Job) VerifySymmetric(ctx context.Context) error {
 // is another rank's, or not aligned; a *BoundsError; ErrNullPtr for elements of null.
 func Slice[T any](j *Job, p Ptr[T], n int) ([]T, error) {
 	const op = "slice"
-	size, _, err := sizeOf[T](op, n)
+	size, _, err := heap.SizeOf[T](op, n)
 	switch {
 	case err != nil:
 		return nil, err
@@ -226,15 +200,15 @@ func Slice[T any](j *Job, p Ptr[T], n int) ([]T, error) {
 		return nil, fmt.Errorf("conduit: %s: %v is not of this rank, %d: get it", op, p, j.rank)
 	}
 	mem := j.seg.User()
-	if have := uint64(len(mem)); size > have || p.off > have-size {
-		return nil, &BoundsError{Op: op, Rank: j.rank, Off: p.off, Len: size, Size: have}
+	if have := uint64(len(mem)); size > have || p.Offset() > have-size {
+		return nil, &BoundsError{Op: op, Rank: j.rank, Off: p.Offset(), Len: size, Size: have}
 	}
 	if size == 0 {
 		return nil, nil
 	}
-	at := unsafe.Pointer(&mem[p.off])
+	at := unsafe.Pointer(&mem[p.Offset()])
 	if align := unsafe.Alignof(*new(T)); uintptr(at)%align != 0 {
-		return nil, fmt.Errorf("conduit: %s: offset %#x is no multiple of the type's alignment, %d", op, p.off, align)
+		return nil, fmt.Errorf("conduit: %s: offset %#x is no multiple of the type's alignment, %d", op, p.Offset(), align)
 	}
 	return unsafe.Slice((*T)(at), n), nil
 }

@@ -2,65 +2,65 @@ package conduit
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
-	"iter"
-	"math"
-	"math/bits"
-	"reflect"
-	"unsafe"
 
-	"github.com/ibconduit/conduit/segment/dist"
-	"github.com/ibconduit/conduit/segment/heap"
+	"github.com/ibconduit/conduit/internal/arrays"
 )
 
 // Distribution is how an array lies on the ranks: Block(k), Cyclic or Indefinite.
-type Distribution int
+type Distribution = arrays.Distribution
 
 // Distributions with a name.
 const (
-	Cyclic     Distribution = 1  // element i at rank i mod ranks: Block(1)
-	Indefinite Distribution = -1 // all elements at rank 0
+	Cyclic     = arrays.Cyclic     // element i at rank i mod ranks: Block(1)
+	Indefinite = arrays.Indefinite // all elements at rank 0
 )
 
 // Block deals out blocks of k elements to the ranks in turn; k is 1 to 2^40.
 // Block((n+ranks-1)/ranks) gives each rank one piece.
-func Block(k int) Distribution { return Distribution(max(k, 0)) }
+func Block(k int) Distribution { return arrays.Block(k) }
 
-func (d Distribution) String() string {
-	switch d {
-	case Indefinite:
-		return "indefinite"
-	case Cyclic:
-		return "cyclic"
-	}
-	return fmt.Sprintf("blocks of %d", int(d))
-}
-
-// layout is that of elements of size bytes.
-func (d Distribution) layout(ranks int, size uint64) (dist.Layout, error) {
-	block := uint64(d)
-	switch {
-	case d == Indefinite:
-		block = dist.Indefinite
-	case d < 1:
-		return dist.Layout{}, fmt.Errorf("blocks of %d elements, want 1 or more, or Indefinite", int(d))
-	}
-	return dist.New(block, uint64(ranks), size)
-}
+// IndexError says that elements are not of an array.
+type IndexError = arrays.IndexError
 
 // Array is a shared array whose elements lie on all ranks of a job: element i is of the same rank
 // everywhere. Any rank gets and puts any element through a worker of its own; what lies here is
 // memory. Any number of goroutines may use an Array, until one closes it.
-type Array[T any] struct {
-	layout dist.Layout
-	n      uint64
-	off    uint64 // of this array at each rank
-	job    *Job
-	block  Ptr[T] // to free; null: there is none
-	closed bool
-	static bool // it lives as long as the job
-}
+//
+// Its methods are those of [arrays.Array]. What and where it is:
+//
+//	Len() int                            // elements; 0 once the array is closed
+//	BlockLen() int                       // elements of a block: Len where the array is Indefinite
+//	LocalLen(rank int) int               // elements of a rank; 0 where there is no such rank
+//	At(i int) Ptr[T]                     // of element i; outside it panics with an *IndexError
+//
+// What lies at this rank, in the segment, which peers may write at any time; it is valid until the
+// array, or the job, is closed:
+//
+//	Local() []T                          // all elements, in the order of their indices
+//	Blocks() iter.Seq2[int, []T]         // the parts of Local, each with its first index
+//	Mine() iter.Seq2[int, *T]            // each element with its index
+//
+// Transfers through a worker w, which return when they are complete, in one chain. A slice is one
+// request for each rank while its blocks are small, else elements are one each. Errors: an
+// *IndexError, before anything is transferred; else those of [GetSlice] and [PutSlice], after which
+// some may have been. A stride may be negative, or 0; where an index stands twice either value may
+// stay:
+//
+//	GetSlice(w, dst []T, i int) error    // elements from i on
+//	PutSlice(w, i int, src []T) error
+//	GetIndexed(w, dst, idx []int) error  // element idx[k] into dst[k]
+//	PutIndexed(w, idx []int, src) error
+//	GetStrided(w, dst, i, stride) error  // elements i, i+stride, i+2*stride, ...
+//	PutStrided(w, i, stride, src) error
+//
+// All ranks together:
+//
+//	Close(ctx) error                     // frees it when all have called it
+//
+// Until then they may use it. Close is bounded by ctx. Closing again, and closing one of a
+// SharedTable, which lives as long as the job, is an error.
+type Array[T any] = arrays.Array[T]
 
 // NewArray makes an array of n elements. All ranks call it together with the same arguments, and
 // all get it, or the same error; it may be used at once. Its memory is of the shared heaps: it
@@ -68,213 +68,86 @@ type Array[T any] struct {
 // of other ranks. It is not cleared. One all-gather and one broadcast. Errors: those of Alloc; a
 // *MismatchError. A rank whose caches could not be released has that error beside the array: see
 // [Job.Barrier].
-func NewArray[T any](ctx context.Context, j *Job, n int, how Distribution) (*Array[T], error) {
+func NewArray[T any](ctx context.Context, j *Job, n int, how Distribution) (a *Array[T], err error) {
 	lost := releaseIdle(ctx, j)
-	a, err := newArray[T](ctx, j, n, how)
+	if _, err = heapOf(j, "new array"); err == nil {
+		a, err = arrays.New[T](ctx, arrayJob{j}, n, how)
+	}
 	return a, withLost(lost, err)
 }
 
-func newArray[T any](ctx context.Context, j *Job, n int, how Distribution) (*Array[T], error) {
-	const op = "new array"
-	h, err := heapOf(j, op)
-	if err != nil {
-		return nil, err
+// Transfers makes a worker what the transfers of an [Array] go through.
+func (w *Worker) Transfers() *arrays.Transfers {
+	if w.transfers == nil {
+		w.transfers = arrays.NewTransfers(arrayJob{w.job}, arrayWorker{w}, w.job.networks.copyMax)
 	}
-	elem := reflect.TypeFor[T]()
-	mine := binary.LittleEndian.AppendUint64(nil, uint64(n))
-	mine = binary.LittleEndian.AppendUint64(mine, uint64(how))
-	mine = append(mine, elem.String()...)
-	all, err := heapTeam{j}.AllGather(ctx, mine)
-	if err != nil {
-		return nil, fmt.Errorf("conduit: %s: %w", op, err)
-	}
-	for r, b := range all {
-		if string(b) != string(all[0]) {
-			return nil, &MismatchError{Op: op, Rank: r, Other: 0}
-		}
-	}
-	if _, _, err := sizeOf[T](op, n); err != nil {
-		return nil, err
-	}
-	l, err := how.layout(j.size, uint64(elem.Size()))
-	if err != nil {
-		return nil, fmt.Errorf("conduit: %s: %w", op, err)
-	}
-	bytes, ok := l.Bytes(uint64(n))
-	if !ok {
-		return nil, &SizeError{Op: op, Count: uint64(n), Size: uint64(elem.Size()), Overflow: true}
-	}
-	a := &Array[T]{job: j, layout: l, n: uint64(n)}
-	blocks := uint64(j.size)
-	if how == Indefinite || n <= int(how) {
-		blocks = 1 // rank 0 has all
-	}
-	p, err := h.AllAlloc(ctx, blocks, bytes, lineAlign)
-	if err != nil {
-		return nil, err
-	}
-	a.block = pointer[T](j.heaps, p)
-	a.off = a.block.off
-	return a, nil
+	return w.transfers
 }
 
-// Close frees the array when all ranks have called it; until then they may use it. It is bounded by
-// ctx. Closing again, and closing one of a SharedTable, which lives as long as the job, is an
-// error.
-func (a *Array[T]) Close(ctx context.Context) error {
-	const op = "close"
-	switch {
-	case a.static:
-		return fmt.Errorf("conduit: %s: a static shared array lives as long as its job", op)
-	case a.closed:
-		return errClosed(op, "array")
-	}
-	if a.block.IsNull() {
-		a.closed = true
-		return nil
-	}
-	lost, err := freeBy(ctx, a.job, "close of an array", true, (*heap.Heap).AllFree, a.block)
-	if err == nil {
-		a.closed, a.n = true, 0
-	}
-	return withLost(lost, err)
+// GetIndexed reads the element p.Add(offs[k]) into dst[k] for all k, in one chain, and returns when
+// they are there. Errors are those of GetSlice; then some may have been read.
+func GetIndexed[T any](w *Worker, dst []T, p Ptr[T], offs []int) error {
+	return arrays.GetIndexed(w.Transfers(), dst, p, offs)
 }
 
-// Len is the number of elements; 0 once the array is closed.
-func (a *Array[T]) Len() int { return int(a.n) }
-
-// BlockLen is the number of elements of a block: Len for an array that is Indefinite.
-func (a *Array[T]) BlockLen() int {
-	if b := a.layout.Block(); b > 0 {
-		return int(b)
-	}
-	return a.Len()
+// PutIndexed writes src[k] to p.Add(offs[k]) for all k, in one chain, and returns when they are
+// there. Where one of the places is outside of the segment nothing is written; after other errors
+// some may have been.
+func PutIndexed[T any](w *Worker, p Ptr[T], offs []int, src []T) error {
+	return arrays.PutIndexed(w.Transfers(), p, offs, src)
 }
 
-// LocalLen is how many elements a rank has; 0 for a rank that the job does not have.
-func (a *Array[T]) LocalLen(rank int) int { return int(a.layout.Local(a.n, rank)) }
-
-// Local is the elements of this rank as one slice, in the order of their indices, without a copy:
-// its blocks lie one behind the other. It is memory of the segment: peers may write it at any time,
-// and it is valid until the array, or the job, is closed.
-func (a *Array[T]) Local() []T {
-	return local[T](a.job, a.off, a.layout.Local(a.n, a.job.rank))
+// GetStrided reads runs of run elements that begin at p, p.Add(stride), p.Add(2*stride), ... into
+// dst, whose length is a multiple of run, in one chain, and returns when they are there: a
+// rectangle of a matrix, with run the width of one and stride that of the other; a column with
+// run 1.
+func GetStrided[T any](w *Worker, dst []T, p Ptr[T], run, stride int) error {
+	return arrays.GetStrided(w.Transfers(), dst, p, run, stride)
 }
 
-// Blocks are this rank's blocks, as parts of Local, each with the index of its first element.
-func (a *Array[T]) Blocks() iter.Seq2[int, []T] {
-	return func(yield func(int, []T) bool) {
-		mem := a.Local()
-		var v T
-		a.layout.LocalRuns(a.n, a.job.rank, func(r dist.Run) bool {
-			at := r.Off / uint64(unsafe.Sizeof(v))
-			return yield(int(r.First), mem[at:at+r.Len:at+r.Len])
-		})
-	}
+// PutStrided writes src to runs of run elements that begin at p, p.Add(stride), ...: the reverse of
+// GetStrided. Where one of the runs is outside of the segment nothing is written; after other
+// errors some may have been.
+func PutStrided[T any](w *Worker, p Ptr[T], run, stride int, src []T) error {
+	return arrays.PutStrided(w.Transfers(), p, run, stride, src)
 }
 
-// Mine are this rank's elements with their indices, in order.
-func (a *Array[T]) Mine() iter.Seq2[int, *T] {
-	return func(yield func(int, *T) bool) {
-		for first, block := range a.Blocks() {
-			for k := range block {
-				if !yield(first+k, &block[k]) {
-					return
-				}
-			}
-		}
-	}
+// SharedTable is a set of shared arrays that jobs have from Join on. All ranks of a job have the
+// same: register them in package variables or init functions. Its first job fixes it.
+type SharedTable struct{ arrays *arrays.Table }
+
+// DefaultShared is the table of the function Shared.
+var DefaultShared = NewSharedTable()
+
+// NewSharedTable returns an empty table.
+func NewSharedTable() *SharedTable { return &SharedTable{arrays.NewTable()} }
+
+// SharedArray is a shared array of n elements in every job of its table. Of has that of a job.
+type SharedArray[T any] struct {
+	table *SharedTable
+	entry *arrays.Static
 }
 
-// IndexError says that elements are not of an array.
-type IndexError struct {
-	Op       string
-	First, N int // the elements that were asked for
-	Len      int // of the array
+// Shared registers an array in DefaultShared: var a = conduit.Shared[float64]("a", n,
+// conduit.Block(64)). Its elements are 0 when a job begins. It panics if the name is taken or
+// empty, if there are less than 1 elements or more than 2^40 bytes of them, if T holds Go pointers
+// or has no bytes, or if a job has begun: these are mistakes in the program's text.
+func Shared[T any](name string, n int, how Distribution) *SharedArray[T] {
+	return SharedIn[T](DefaultShared, name, n, how)
 }
 
-func (e *IndexError) Error() string {
-	if e.N == 1 {
-		return fmt.Sprintf("conduit: %s: element %d of an array of %d elements", e.Op, e.First, e.Len)
-	}
-	return fmt.Sprintf("conduit: %s: %d elements from %d on of an array of %d elements", e.Op, e.N, e.First, e.Len)
+// SharedIn is Shared with another table, for Config.Shared.
+func SharedIn[T any](t *SharedTable, name string, n int, how Distribution) *SharedArray[T] {
+	return &SharedArray[T]{table: t, entry: arrays.Register[T](t.arrays, name, n, how)}
 }
 
-func errUnequal(op string, mem, indices int) error {
-	return fmt.Errorf("conduit: %s: %d elements of memory for %d indices: they must be equal", op, mem, indices)
+// Of is the array in a job. It panics if the job has another table (Config.Shared).
+func (s *SharedArray[T]) Of(j *Job) *Array[T] {
+	if j.cfg.Shared != s.table {
+		panic(fmt.Sprintf("conduit: shared array %q is not in the job's table (Config.Shared)", s.entry.Name()))
+	}
+	return j.heaps.statics[s.entry.Index()].(*Array[T])
 }
 
-func errRun(op string, run, n int) error {
-	return fmt.Errorf("conduit: %s: runs of %d elements of %d: want 1 or more, and whole runs", op, run, n)
-}
-
-// checkCopy is what is wrong with a Copy before it begins.
-func checkCopy[T any](w *Worker, dst, src Ptr[T], n int) error {
-	size, _, err := sizeOf[T]("copy", n)
-	if err == nil {
-		_, err = w.check("copy", dst.node, dst.off, size)
-	}
-	if err == nil {
-		_, err = w.check("copy", src.node, src.off, size)
-	}
-	return err
-}
-
-// checkRuns is what is wrong with n runs of so many elements, of which there is one, that begin at
-// p, p.Add(stride), ...: all others lie between the first and the last.
-func checkRuns[T any](w *Worker, op string, p Ptr[T], n, run, stride int) error {
-	size, _, err := sizeOf[T](op, run)
-	if err == nil {
-		_, err = w.check(op, p.node, p.off, size)
-	}
-	if err != nil || n == 1 {
-		return err
-	}
-	hi, past := bits.Mul64(uint64(n-1), uint64(max(stride, -stride)))
-	last := p.Add(int(past))
-	if stride < 0 {
-		last = p.Add(-int(past))
-	}
-	if hi != 0 || past > math.MaxInt {
-		last.off = ^uint64(0) // outside of every segment
-	}
-	_, err = w.check(op, last.node, last.off, size)
-	return err
-}
-
-// checkIndexed is what is wrong with the elements p.Add(offs[k]) before they are transferred.
-func checkIndexed[T any](w *Worker, op string, p Ptr[T], offs []int) error {
-	var v T
-	size := uint64(unsafe.Sizeof(v))
-	for _, k := range offs {
-		at := p.Add(k)
-		if rt, _ := w.valid(at.node, at.off, size); rt != nil {
-			continue
-		}
-		if _, err := w.check(op, at.node, at.off, size); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// outside panics for At.
-func (a *Array[T]) outside(i int) {
-	if a.closed {
-		panic(errClosed("At", "array"))
-	}
-	panic(&IndexError{Op: "At", First: i, N: 1, Len: a.Len()})
-}
-
-// check is what is wrong with an operation of n elements from i on through w.
-func (a *Array[T]) check(op string, w *Worker, i, n int) error {
-	switch {
-	case a.closed:
-		return errClosed(op, "array")
-	case w.job != a.job:
-		return fmt.Errorf("conduit: %s: the worker and the array are of two jobs", op)
-	case i < 0 || n < 0 || uint64(i) > a.n || uint64(n) > a.n-uint64(i):
-		return &IndexError{Op: op, First: i, N: n, Len: a.Len()}
-	}
-	return nil
-}
+// Len is the number of elements.
+func (s *SharedArray[T]) Len() int { return s.entry.Len() }

@@ -467,25 +467,3 @@ func TestArrayAtAllocatesNothing(t *testing.T) {
 		return a.Close(ctx)
 	})
 }
-
-func BenchmarkArrayAt(b *testing.B) {
-	for _, ranks := range []int{4, 3} {
-		for _, how := range []Distribution{Block(1024), Cyclic, Block(1000)} {
-			b.Run(fmt.Sprintf("%v, %d ranks", how, ranks), func(b *testing.B) {
-				l, err := how.layout(ranks, 8)
-				if err != nil {
-					b.Fatal(err)
-				}
-				a := &Array[float64]{layout: l, n: 1 << 20}
-				var sum uint64
-				for i := range b.N {
-					p := a.At(i * 77 & (1<<20 - 1))
-					sum += p.Offset() + uint64(p.node)
-				}
-				if sum == 1<<63 {
-					b.Log(sum)
-				}
-			})
-		}
-	}
-}

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/global"
 )
 
 // Pending is an operation in flight. Wait or Test collects it, once; both are
@@ -140,11 +141,11 @@ func (p *Promise[T]) abandon() { p.slot, p.large = nil, nil }
 // GetAsync starts a get of the value at p. A T of up to 64 bytes costs no allocation.
 func GetAsync[T any](w *Worker, p Ptr[T]) (r Promise[T]) {
 	n := unsafe.Sizeof(r.value)
-	if at := w.mapped(p.node, p.off, uint64(n)); at != nil {
+	if at := w.mapped(global.Node(p), p.Offset(), uint64(n)); at != nil {
 		r.value = load[T](w, at)
 		return
 	}
-	if p.node&badType != 0 {
+	if global.Node(p)&badType != 0 {
 		r.err = typeError[T]()
 		return
 	}
@@ -157,7 +158,7 @@ func GetAsync[T any](w *Worker, p Ptr[T]) (r Promise[T]) {
 		dst = unsafe.Slice((*byte)(unsafe.Pointer(r.large)), n)
 	}
 	r.w = w
-	r.lane, r.h, r.err = w.get(p.node, p.off, dst, 0)
+	r.lane, r.h, r.err = w.get(global.Node(p), p.Offset(), dst, 0)
 	switch {
 	case r.err != nil:
 		r.abandon()

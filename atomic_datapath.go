@@ -6,6 +6,7 @@ import (
 
 	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/fabric/shm"
+	"github.com/ibconduit/conduit/internal/global"
 	"github.com/ibconduit/conduit/internal/owner"
 )
 
@@ -143,12 +144,12 @@ func Set[T Word](w *Worker, p Ptr[T], v T) error { return update(w, fabric.Swap,
 
 // fetch does an atomic and waits for the old value.
 func fetch[T Number](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, compare T) (T, error) {
-	old, err := w.fetch(p.node, p.off, atomicOf(op, operand, compare))
+	old, err := w.fetch(global.Node(p), p.Offset(), atomicOf(op, operand, compare))
 	return fromBits[T](old), err
 }
 
 func fetchAsync[T Number](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, compare T) Promise[T] {
-	old, l, h, err := w.atomic(p.node, p.off, atomicOf(op, operand, compare), 0)
+	old, l, h, err := w.atomic(global.Node(p), p.Offset(), atomicOf(op, operand, compare), 0)
 	switch {
 	case err != nil:
 	case h == fabric.Done:
@@ -161,7 +162,7 @@ func fetchAsync[T Number](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, comp
 
 // update does an atomic whose old value is not wanted.
 func update[T Number](w *Worker, op fabric.AtomicOp, p Ptr[T], operand T) error {
-	_, _, _, err := w.atomic(p.node, p.off, atomicOf(op, operand, 0), fabric.Implicit)
+	_, _, _, err := w.atomic(global.Node(p), p.Offset(), atomicOf(op, operand, 0), fabric.Implicit)
 	return err
 }
 

@@ -6,7 +6,9 @@ import (
 
 	"github.com/ibconduit/conduit/cache"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/global"
 	"github.com/ibconduit/conduit/internal/owner"
+	"github.com/ibconduit/conduit/segment/heap"
 )
 
 // Where a worker has a cache, puts and gets of ranks that are not mapped here go through it, but
@@ -148,7 +150,7 @@ func (f *fences) stats() cache.Stats {
 // are left out. Errors: those of a wrong pointer, and a *PeerDownError.
 func Prefetch[T any](w *Worker, p Ptr[T], n int) error {
 	var v T
-	return w.fences.prefetch(p.node, p.off, nil, n*int(unsafe.Sizeof(v)))
+	return w.fences.prefetch(global.Node(p), p.Offset(), nil, n*int(unsafe.Sizeof(v)))
 }
 
 // PrefetchIndexed is Prefetch of the elements p.Add(offs[k]) for all k, by one doorbell.
@@ -160,9 +162,9 @@ func PrefetchIndexed[T any](w *Worker, p Ptr[T], offs []int) error {
 	}
 	f.offs = f.offs[:0]
 	for _, k := range offs {
-		f.offs = append(f.offs, p.Add(k).off)
+		f.offs = append(f.offs, p.Add(k).Offset())
 	}
-	return f.prefetch(p.node, 0, f.offs, int(unsafe.Sizeof(v)))
+	return f.prefetch(global.Node(p), 0, f.offs, int(unsafe.Sizeof(v)))
 }
 
 // Hints for the cache of a worker, see SetHint.
@@ -183,19 +185,19 @@ const (
 // are promises: a get returns old elements where they are broken. Without a cache it does nothing.
 // Errors are those of a wrong pointer.
 func SetHint[T any](w *Worker, p Ptr[T], n int, h Hint) error {
-	size, _, err := sizeOf[T]("hint", n)
+	size, _, err := heap.SizeOf[T]("hint", n)
 	if err != nil {
 		return err
 	}
 	f := w.fences
-	if _, err := w.check("hint", p.node, p.off, size); err != nil || f == nil || f.kept == nil {
+	if _, err := w.check("hint", global.Node(p), p.Offset(), size); err != nil || f == nil || f.kept == nil {
 		return err
 	}
 	if err := w.enter("hint"); err != nil {
 		return err
 	}
 	defer w.exit()
-	f.kept.Hint(int(p.node)-1, p.off, size, h)
+	f.kept.Hint(int(global.Node(p))-1, p.Offset(), size, h)
 	return nil
 }
 
@@ -233,58 +235,17 @@ func (f *fences) gathers(node uint32, off uint64) bool {
 	return f.caches() && !f.cache.Bypasses(int(node)-1, off)
 }
 
-// mostPlaces is how many elements of a gather are looked up at a time.
-const mostPlaces = 64
-
-// gathered reads runs of elements, run k of them at at(k), asked for once and in order, into mem,
-// through the worker's cache: what that does not have is fetched by few doorbells.
-func gathered[T any](w *Worker, mem []T, run int, at func(k int) Ptr[T]) error {
-	f, k, size := w.fences, 0, run*int(unsafe.Sizeof(*new(T)))
-	for from := 0; from < len(mem); {
-		f.places = f.places[:0]
-		to := from
-		for ; to < len(mem) && len(f.places) < mostPlaces; to += run {
-			p := at(k)
-			if p.node&badType != 0 {
-				return typeError[T]()
-			}
-			if _, err := w.check("get", p.node, p.off, uint64(size)); err != nil {
-				return err
-			}
-			if k++; !f.remote(p.node) {
-				if err := getSlice(w, mem[to:to+run], p, fabric.Blocking).finish(); err != nil {
-					return err
-				}
-				if len(f.places) == 0 {
-					from = to + run
-					continue
-				}
-				to += run
-				break
-			}
-			f.places = append(f.places, cache.Place{Rank: int(p.node) - 1, Off: p.off})
-		}
-		if n := len(f.places); n > 0 {
-			if err := f.gather(bytesOf(mem[from:from+n*run]), size); err != nil {
-				return err
-			}
-		}
-		from = to
-	}
-	return nil
-}
-
 // remote reports whether the cache has operations on a rank.
 func (f *fences) remote(node uint32) bool {
 	return f.w.peers[node-1].size == 0 && int(node)-1 != f.job.rank
 }
 
-// gather reads n bytes at each of f.places.
-func (f *fences) gather(dst []byte, n int) error {
+// gather reads n bytes at each of the places.
+func (f *fences) gather(places []cache.Place, n int, dst []byte) error {
 	if err := f.w.enter("get"); err != nil {
 		return err
 	}
 	defer f.w.exit()
 	f.catchUp()
-	return f.cache.Gather(f.w.ctx, f.places, n, dst)
+	return f.cache.Gather(f.w.ctx, places, n, dst)
 }

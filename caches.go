@@ -29,7 +29,7 @@ const wantCache = `0, 1, or a list such as "pages=1024,page=1024,line=64,dirty=1
 // cacheDefaults reads IBCONDUIT_CACHE and IBCONDUIT_CACHE_CHECK.
 func (c *Config) cacheDefaults(env *environment) {
 	c.cacheFrom(env)
-	if env.checked("IBCONDUIT_CACHE_CHECK", "0", isBit, "0 or 1") == "1" {
+	if env.bit("IBCONDUIT_CACHE_CHECK") {
 		var checked cache.Config
 		if c.Cache != nil {
 			checked = *c.Cache

@@ -13,6 +13,7 @@ import (
 	"github.com/ibconduit/conduit/cache/fencecheck"
 	"github.com/ibconduit/conduit/coll"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/global"
 )
 
 // With Config.Cache.Check all accesses of a worker take the way through fences, where they tell a
@@ -289,14 +290,14 @@ func meeting(r *fencecheck.Rank, o coll.Operation) (ended func()) {
 // Without a checker, or for another rank's memory, it does nothing.
 func NoteLoad[T any](w *Worker, p Ptr[T], n int) {
 	if f := w.fences; f != nil && f.check != nil {
-		f.check.note(p.node, p.off, n*int(unsafe.Sizeof(*new(T))), (*fencecheck.Worker).Load)
+		f.check.note(global.Node(p), p.Offset(), n*int(unsafe.Sizeof(*new(T))), (*fencecheck.Worker).Load)
 	}
 }
 
 // NoteStore is NoteLoad of memory that this rank stores to.
 func NoteStore[T any](w *Worker, p Ptr[T], n int) {
 	if f := w.fences; f != nil && f.check != nil {
-		f.check.note(p.node, p.off, n*int(unsafe.Sizeof(*new(T))), (*fencecheck.Worker).Store)
+		f.check.note(global.Node(p), p.Offset(), n*int(unsafe.Sizeof(*new(T))), (*fencecheck.Worker).Store)
 	}
 }
 

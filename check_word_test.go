@@ -326,7 +326,7 @@ func TestTheCheckerKnowsPutsWhoseWordIsFound(t *testing.T) {
 			return errors.Join(err, told)
 		case 1:
 			defer close(found)
-			return w.WaitUntil(ctx, word.off, Equal, 1)
+			return w.WaitUntil(ctx, word.Offset(), Equal, 1)
 		}
 		err := w.WaitUntil(ctx, 0, Equal, 1)
 		_, got := Get(w, word)

@@ -207,8 +207,6 @@ func isGID(s string) bool {
 	return s == "auto" || err == nil && n >= 0
 }
 
-func isBit(s string) bool { return s == "0" || s == "1" }
-
 // ConfigError says which field, or which variable of the environment, is wrong.
 type ConfigError struct {
 	Field string // "SegmentSize", "IBCONDUIT_FABRIC"
@@ -281,13 +279,13 @@ func (c Config) withDefaults() (Config, error) {
 		c.MaxConnections = env.integer("IBCONDUIT_MAX_CONNECTIONS", 0, 1, maxConnections)
 	}
 	if !c.ConnectAll {
-		c.ConnectAll = env.checked("IBCONDUIT_CONNECT_ALL", "0", isBit, "0 or 1") == "1"
+		c.ConnectAll = env.bit("IBCONDUIT_CONNECT_ALL")
 	}
 	if !c.KeepGOMAXPROCS {
-		c.KeepGOMAXPROCS = env.checked("IBCONDUIT_KEEP_GOMAXPROCS", "0", isBit, "0 or 1") == "1"
+		c.KeepGOMAXPROCS = env.bit("IBCONDUIT_KEEP_GOMAXPROCS")
 	}
 	if !c.Latency {
-		c.Latency = env.checked("IBCONDUIT_LATENCY", "0", isBit, "0 or 1") == "1"
+		c.Latency = env.bit("IBCONDUIT_LATENCY")
 	}
 	if c.JoinTimeout == 0 {
 		c.JoinTimeout = env.duration("IBCONDUIT_JOIN_TIMEOUT", defaultJoinTimeout)

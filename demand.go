@@ -172,7 +172,7 @@ func (c Config) LockedMemory(ranks int) (uint64, error) {
 	if j.layout, err = n.layout(ranks); err != nil {
 		return 0, err
 	}
-	buffers, err := j.buffers()
+	buffers, err := pinnedBuffers(j.Job)
 	if err != nil {
 		return 0, err
 	}
@@ -183,7 +183,7 @@ func (c Config) LockedMemory(ranks int) (uint64, error) {
 // agree is the second exchange: it finds out whether any rank needs verbs, and plans this rank's
 // segment. All ranks come to the same verdict, since all have the same demands.
 func (j *joining) agree(ctx context.Context) (verbs bool, err error) {
-	buffers, err := j.buffers()
+	buffers, err := pinnedBuffers(j.Job)
 	if err != nil {
 		return false, err
 	}

@@ -37,6 +37,11 @@ func (e *environment) checked(key, def string, valid func(string) bool, want str
 	return v
 }
 
+// bit is a switch that is off by default.
+func (e *environment) bit(key string) bool {
+	return e.checked(key, "0", func(v string) bool { return v == "0" || v == "1" }, "0 or 1") == "1"
+}
+
 func (e *environment) integer(key string, def, least, most int) int {
 	v := e.str(key, "")
 	if v == "" {

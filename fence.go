@@ -19,14 +19,13 @@ type fences struct {
 	cache  *cache.Cache // that is the part, or nil: puts and gets go through it
 	w      *Worker
 	job    *Job
-	begun  bool          // an atomic that returns a value, since the last flush
-	mark   atomic.Bool   // a call is inside the worker, or releases it for the job
-	epoch  uint64        // of the job, when the worker acquired last
-	offs   []uint64      // of a prefetch
-	places []cache.Place // of a gather
-	kept   *cache.Cache  // the cache, also where a fence checker is in front of it
-	check  *checks       // nil: there is no fence checker
-	waiter waiter        // see Worker.Waiter
+	begun  bool         // an atomic that returns a value, since the last flush
+	mark   atomic.Bool  // a call is inside the worker, or releases it for the job
+	epoch  uint64       // of the job, when the worker acquired last
+	offs   []uint64     // of a prefetch
+	kept   *cache.Cache // the cache, also where a fence checker is in front of it
+	check  *checks      // nil: there is no fence checker
+	waiter waiter       // see Worker.Waiter
 }
 
 // openFences makes the fences of a worker whose lanes are open.

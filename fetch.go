@@ -7,6 +7,7 @@ import (
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/global"
 	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/transient"
 )
@@ -88,7 +89,7 @@ func FetchSlice[T any](s *FetchSet, p Ptr[T], n int) *Fetched[T] {
 	if size, err := fetchSize[T](n); err != nil {
 		s.set.Fail(err)
 	} else {
-		s.set.Get(&out.f, int(p.node)-1, p.off, size)
+		s.set.Get(&out.f, int(global.Node(p))-1, p.Offset(), size)
 	}
 	return out
 }

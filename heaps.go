@@ -35,7 +35,7 @@ type heaps struct {
 	base      uint64          // of the shared heaps, in the user's region
 	shared    *heap.Heap      // nil without Config.HeapSize
 	symmetric *heap.Symmetric // nil without Config.SymmetricSize
-	statics   []any           // *Array[T] by SharedArray.index
+	statics   []any           // *Array[T] by arrays.Static.Index
 }
 
 // heapNeeds are those of package heap.
@@ -81,7 +81,7 @@ func pages(n uint64) uint64 { return (n + alloc.PageSize - 1) &^ (alloc.PageSize
 // place decides on the layout, from what all ranks know alike: their configuration, which has been
 // compared, and the sizes of their segments.
 func (h *heaps) place(c *Config, all []hello) (err error) {
-	static, err := c.Shared.place(len(all))
+	static, err := c.Shared.arrays.Place(len(all))
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (h *heaps) open(j *Job) (err error) {
 			return err
 		}
 	}
-	h.statics = j.cfg.Shared.open(j)
+	h.statics = j.cfg.Shared.arrays.Open(arrayJob{j})
 	return nil
 }
 

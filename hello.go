@@ -17,7 +17,7 @@ type hello struct {
 	workers  uint64
 	heap     uint64 // Config.HeapSize
 	symm     uint64 // Config.SymmetricSize
-	shared   uint64 // SharedTable.hash
+	shared   uint64 // arrays.Table.Hash
 	messages accord // of the program
 	library  accord // of the library's parts
 	fabric   string
@@ -65,7 +65,7 @@ const (
 // newHello has what the ranks must agree on, and what they must know of each other.
 func newHello(j *Job) (h hello, err error) {
 	h = hello{layout: j.layout.Hash(), workers: uint64(j.cfg.Workers), fabric: j.cfg.Fabric, where: spin.Processors(),
-		heap: uint64(j.cfg.HeapSize), symm: uint64(j.cfg.SymmetricSize), shared: j.cfg.Shared.hash(), payloads: j.cfg.Memory.taken()}
+		heap: uint64(j.cfg.HeapSize), symm: uint64(j.cfg.SymmetricSize), shared: j.cfg.Shared.arrays.Hash(), payloads: j.cfg.Memory.taken()}
 	if h.messages, err = newAccord(&j.messages); err == nil {
 		h.library, err = newAccord(&j.library)
 	}

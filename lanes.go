@@ -56,14 +56,6 @@ func (l *lanes) Close() error {
 	return closeLanes(l.all)
 }
 
-func (l *lanes) stats() Stats {
-	s := make(Stats)
-	for i, lane := range l.all {
-		s.add(l.job.networks.all[i].Name(), lane.Counters().Load())
-	}
-	return s
-}
-
 var _ env.Lanes = (*Worker)(nil)
 
 // To is the worker's lane for puts and gets to a rank, for parts of the job (env.Lanes). Offsets

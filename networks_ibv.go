@@ -9,11 +9,12 @@ import (
 	"github.com/ibconduit/conduit/fabric/ibv"
 )
 
-// newIBV opens the device, with lanes for the workers and for the parts of the job.
-func newIBV(j *joining) (fabric.Network, error) {
+// newIBV opens the device, with lanes for the workers and for the parts of the job, and so many
+// message endpoints.
+func newIBV(j *Job, endpoints int) (fabric.Network, error) {
 	messages := ibv.MessageConfig{Endpoints: -1, Keepalive: j.cfg.Keepalive, Connections: j.cfg.MaxConnections, Eager: j.cfg.ConnectAll}
-	if n := j.endpoints(); n > 0 {
-		messages.Endpoints = n
+	if endpoints > 0 {
+		messages.Endpoints = endpoints
 	}
 	return ibv.New(ibv.Config{
 		Rank: j.rank, Size: j.size, Segment: j.seg,
@@ -24,9 +25,9 @@ func newIBV(j *joining) (fabric.Network, error) {
 	})
 }
 
-// buffers is how many bytes a device has pinned beside the segment: for all lanes that may be open,
-// and for the endpoints.
-func (j *joining) buffers() (uint64, error) {
+// pinnedBuffers is how many bytes a device has pinned beside the segment: for all lanes that may be
+// open, and for the endpoints.
+func pinnedBuffers(j *Job) (uint64, error) {
 	var all []fabric.EndpointConfig
 	for _, s := range []*endpoints{&j.messages, &j.library} {
 		if s.table.Len() == 0 {

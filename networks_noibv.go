@@ -10,9 +10,9 @@ import (
 )
 
 // newIBV says why there is no verbs in this build: verbs.ErrNotSupported.
-func newIBV(*joining) (fabric.Network, error) {
+func newIBV(*Job, int) (fabric.Network, error) {
 	_, err := verbs.Library()
 	return nil, fmt.Errorf("%w: %w", err, fabric.ErrUnreachable)
 }
 
-func (*joining) buffers() (uint64, error) { return 0, nil }
+func pinnedBuffers(*Job) (uint64, error) { return 0, nil }

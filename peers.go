@@ -30,7 +30,7 @@ func (w *Worker) refresh() {
 			continue
 		}
 		user := w.routes[r].user
-		if mem := w.To(r).Mapped(r); uint64(len(mem)) >= w.begin+user { // the size comes from the peer
+		if mem := w.lanes[w.routes[r].net].Mapped(r); uint64(len(mem)) >= w.begin+user { // the size comes from the peer
 			p.base, p.size = unsafe.Pointer(unsafe.SliceData(mem[w.begin:])), user
 		}
 	}

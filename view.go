@@ -7,9 +7,12 @@ import (
 	"log/slog"
 
 	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/cache"
 	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/global"
 	"github.com/ibconduit/conduit/internal/spin"
+	"github.com/ibconduit/conduit/segment/heap"
 )
 
 // view is what the parts of a job see of it: env.Env.
@@ -84,7 +87,7 @@ func (v workerView) Enter(op string) error { return v.w.enter(op) }
 func (v workerView) Exit()                 { v.w.exit() }
 
 func (v workerView) Get(rank int, off uint64, dst []byte) (env.Get, error) {
-	p := getSlice(v.w, dst, Ptr[byte]{node: uint32(rank + 1), off: off}, 0)
+	p := getSlice(v.w, dst, global.Of[byte](uint32(rank+1), off), 0)
 	if p.lane == nil || p.err == nil && p.h == fabric.Done || errors.Is(p.err, ErrPeerDown) {
 		return nil, p.err
 	}
@@ -100,3 +103,79 @@ func (g *partGet) Wait(ctx context.Context) (bool, error) {
 }
 
 func (g *partGet) Test() (bool, error) { return g.p.test() }
+
+// arrayJob is what arrays see of a job: arrays.Job.
+type arrayJob struct{ j *Job }
+
+func (v arrayJob) Rank() int       { return v.j.rank }
+func (v arrayJob) Size() int       { return v.j.size }
+func (v arrayJob) Segment() []byte { return v.j.seg.User() }
+
+func (v arrayJob) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
+	return heapTeam(v).AllGather(ctx, mine)
+}
+
+func (v arrayJob) AllAlloc(ctx context.Context, count, size uint64) (off uint64, ok bool, err error) {
+	p, err := v.j.heaps.shared.AllAlloc(ctx, count, size, heap.LineAlign)
+	if err != nil || p.IsNull() {
+		return 0, false, err
+	}
+	return p.Offset() + v.j.heaps.base, true, nil
+}
+
+func (v arrayJob) AllFree(ctx context.Context, off uint64) (free bool, err error) {
+	lost, err := freeBy(ctx, v.j, "close of an array", true, (*heap.Heap).AllFree, At[byte](0, off))
+	return err == nil, withLost(lost, err)
+}
+
+// arrayWorker is what arrays see of a worker: arrays.Worker.
+type arrayWorker struct{ w *Worker }
+
+func (v arrayWorker) Check(op string, node uint32, off, n uint64) error {
+	_, err := v.w.check(op, node, off, n)
+	return err
+}
+
+func (v arrayWorker) Valid(node uint32, off, n uint64) bool {
+	rt, _ := v.w.valid(node, off, n)
+	return rt != nil
+}
+
+func (v arrayWorker) Copy(kind fabric.Kind, node uint32, off uint64, mem []byte) (bool, error) {
+	if v.w.mapped(node, off, uint64(len(mem))) == nil {
+		return false, nil
+	}
+	return true, v.begin(kind, node, off, mem, 0).finish()
+}
+
+func (v arrayWorker) Start(kind fabric.Kind, node uint32, off uint64, mem []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
+	p := v.begin(kind, node, off, mem, f)
+	return p.lane, p.h, p.err
+}
+
+func (v arrayWorker) begin(kind fabric.Kind, node uint32, off uint64, mem []byte, f fabric.Flag) Pending {
+	p := global.Of[byte](node, off)
+	if kind == fabric.KindPut {
+		return putSlice(v.w, p, mem, f)
+	}
+	return getSlice(v.w, mem, p, f)
+}
+
+func (v arrayWorker) Wait(l fabric.Lane, h fabric.Handle) error {
+	_, err := v.w.await(l, h)
+	return err
+}
+
+func (v arrayWorker) Chain(kind fabric.Kind, start func() error) error {
+	if v.w.inChain || kind == fabric.KindPut && v.w.fences.caches() { // the waits post, or the cache combines
+		return start()
+	}
+	return v.w.Chain(start)
+}
+
+func (v arrayWorker) Gathers(node uint32, off uint64) bool { return v.w.fences.gathers(node, off) }
+func (v arrayWorker) Remote(node uint32) bool              { return v.w.fences.remote(node) }
+
+func (v arrayWorker) Gather(places []cache.Place, n int, dst []byte) error {
+	return v.w.fences.gather(places, n, dst)
+}

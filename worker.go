@@ -9,6 +9,7 @@ import (
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/arrays"
 	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/offheap"
 	"github.com/ibconduit/conduit/internal/owner"
@@ -44,29 +45,10 @@ type Worker struct {
 
 	scratch   []byte // where values are laid for a lane to read or write
 	slots     resultSlots
-	transfers transfers // kept for the next time
+	transfers *arrays.Transfers // nil before the first
 
 	freeDirect func()
 	closeErr   error
-}
-
-// directCounters count what never reached a lane because loads and stores did
-// it. See package offheap for why they are not atomics.
-type directCounters struct {
-	puts, gets, atomics, putBytes, getBytes uint64
-}
-
-func (m *directCounters) load() fabric.Counters {
-	c := fabric.Counters{
-		Puts:     atomic.LoadUint64(&m.puts),
-		Gets:     atomic.LoadUint64(&m.gets),
-		Atomics:  atomic.LoadUint64(&m.atomics),
-		PutBytes: atomic.LoadUint64(&m.putBytes),
-		GetBytes: atomic.LoadUint64(&m.getBytes),
-	}
-	c.Completed = c.Puts + c.Gets + c.Atomics
-	c.Direct = c.Puts + c.Gets
-	return c
 }
 
 func (w *Worker) open() (err error) {
@@ -266,25 +248,6 @@ func (w *Worker) stopWaiting() error {
 	return nil
 }
 
-// Stats are the worker's counters. It may be called from any goroutine, until
-// Close.
-func (w *Worker) Stats() Stats {
-	w.job.workers.mu.Lock()
-	defer w.job.workers.mu.Unlock()
-	return w.statsLocked()
-}
-
-func (w *Worker) statsLocked() Stats {
-	s := make(Stats)
-	for i, l := range w.lanes {
-		s.add(w.job.networks.all[i].Name(), l.Counters().Load())
-	}
-	if w.direct != nil {
-		s.add(FabricSHM, w.direct.load())
-	}
-	return s
-}
-
 // enter guards a call: the worker is open, and no other goroutine is in it.
 func (w *Worker) enter(op string) error {
 	if w.peers == nil {
@@ -325,7 +288,7 @@ func (w *Worker) Close() error {
 	w.job.workers.mu.Lock()
 	defer w.job.workers.mu.Unlock()
 	delete(w.job.workers.open, w)
-	w.job.workers.retired.merge(w.statsLocked())
+	w.job.workers.retired.merge(statsOf(w))
 	w.job.workers.retiredCaches = w.job.workers.retiredCaches.Add(w.fences.stats())
 	w.closeErr = errors.Join(err, w.release())
 	return w.closeErr

@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/ibconduit/conduit/cache"
-	"github.com/ibconduit/conduit/fabric"
 )
 
 // workers are those of a job that are open, with the lanes of its parts, and the counters of those
@@ -91,30 +90,4 @@ func (j *Job) NewWorker() (*Worker, error) {
 	}
 	s.open[w] = struct{}{}
 	return w, nil
-}
-
-// Stats are counters by network name.
-type Stats map[string]fabric.Counters
-
-func (s Stats) add(name string, c fabric.Counters) { s[name] = s[name].Add(c) }
-
-func (s Stats) merge(o Stats) {
-	for name, c := range o {
-		s.add(name, c)
-	}
-}
-
-// Stats sums the counters of all workers, open and closed, and of the job's own operations.
-func (j *Job) Stats() Stats {
-	j.workers.mu.Lock()
-	defer j.workers.mu.Unlock()
-	s := make(Stats)
-	s.merge(j.workers.retired)
-	for w := range j.workers.open {
-		s.merge(w.statsLocked())
-	}
-	for l := range j.workers.parts {
-		s.merge(l.stats())
-	}
-	return s
 }

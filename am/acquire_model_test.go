@@ -267,7 +267,7 @@ func (m *model) begin(i int) {
 
 // needs are those of emitter.needLocked.
 func (m *model) needs(c *claim, op byte) {
-	var e emitter
+	e := emitter{new(core)}
 	o := outgoing{kind: request, wants: op == 'c' || op == 'd'}
 	if op == 'p' || op == 'm' || op == 't' {
 		o.cat, o.payload = medium, make([]byte, argsSize+1) // takes a buffer

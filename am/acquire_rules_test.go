@@ -13,22 +13,22 @@ func TestARequestToAConnectedPeerNeedsNoShare(t *testing.T) {
 	l, s, _ := target(t, &cut)
 	hello(t, l, s, 1)
 	hello(t, l, s, 2)
-	l.mu.Lock()
-	l.acquirer.connect(l.known(1))
-	l.acquirer.shares = 1
-	l.mu.Unlock()
+	l.core.mu.Lock()
+	l.core.acquirer.connect(l.core.known(1))
+	l.core.acquirer.shares = 1
+	l.core.mu.Unlock()
 	post := func() *outgoing { return &outgoing{kind: request} }
-	if err := l.trySend(l.known(2), post(), nil, nil); err != nil {
+	if err := l.emitter.trySend(l.core.known(2), post(), nil, nil); err != nil {
 		t.Fatal("first to 2:", err)
 	}
-	w := l.newWaiter()
-	if err := l.trySend(l.known(2), post(), nil, w); err != ErrNotConnected {
+	w := l.core.newWaiter()
+	if err := l.emitter.trySend(l.core.known(2), post(), nil, w); err != ErrNotConnected {
 		t.Fatal("second to 2:", err)
 	}
-	if err := l.trySend(l.known(1), post(), nil, nil); err != nil {
+	if err := l.emitter.trySend(l.core.known(1), post(), nil, nil); err != nil {
 		t.Error("to 1, which is connected and has credits:", err)
 	}
-	if err := l.trySend(l.known(1), &outgoing{kind: ping}, nil, nil); passing(err) {
+	if err := l.emitter.trySend(l.core.known(1), &outgoing{kind: ping}, nil, nil); passing(err) {
 		t.Error("ping to 1 would disconnect:", err)
 	}
 }
@@ -115,19 +115,19 @@ func TestAServedClaimWakesTheLeaderToAsk(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
 	r := &woken{scripted: s}
-	l.net = r
+	l.core.net = r
 	hello(t, l, s, 1)
-	for range l.cfg.Replies {
-		if _, err := l.pool.ReserveReply(1); err != nil {
+	for range l.core.cfg.Replies {
+		if _, err := l.core.pool.ReserveReply(1); err != nil {
 			t.Fatal(err)
 		}
 	}
-	x, c := l.newWaiter(), l.newWaiter()
+	x, c := l.core.newWaiter(), l.core.newWaiter()
 	call := func(w *waiter) *outgoing { return &outgoing{kind: request, wants: true, w: w} }
-	if err := l.trySend(l.known(1), call(x), nil, x); err != ErrNoReply {
+	if err := l.emitter.trySend(l.core.known(1), call(x), nil, x); err != ErrNoReply {
 		t.Fatal(err)
 	}
-	if err := l.trySend(l.known(3), call(c), nil, c); err != ErrNoReply { // rank 3 has granted nothing yet
+	if err := l.emitter.trySend(l.core.known(3), call(c), nil, c); err != ErrNoReply { // rank 3 has granted nothing yet
 		t.Fatal(err)
 	}
 	l.pollAll(t, s)
@@ -136,10 +136,10 @@ func TestAServedClaimWakesTheLeaderToAsk(t *testing.T) {
 	}
 	r.calls, s.notes = 0, nil
 	// The leader sleeps now; another goroutine gives up, and a reply buffer comes back.
-	l.mu.Lock()
-	l.pool.CancelReply(1, connection)
-	l.acquirer.abandon(&x.claim)
-	l.mu.Unlock()
+	l.core.mu.Lock()
+	l.core.pool.CancelReply(1, connection)
+	l.core.acquirer.abandon(&x.claim)
+	l.core.mu.Unlock()
 	if c.claim.next != stageCredit || r.calls == 0 {
 		t.Errorf("the claim lacks stage %d; the network was woken %d times to ask for its credit", c.claim.next, r.calls)
 	}
@@ -151,15 +151,15 @@ func TestARefusedCommitKeepsItsPrepareSlot(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
 	hello(t, l, s, 1)
-	l.acquirer.prepares = 1
-	h := l.table.find(0)
+	l.core.acquirer.prepares = 1
+	h := l.core.table.find(0)
 	p, err := h.TryPrepare(l, 1, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Cancel()
 	var second error
-	l.net = &refusingSend{scripted: s, during: func() { _, second = h.TryPrepare(l, 1, 1) }}
+	l.core.net = &refusingSend{scripted: s, during: func() { _, second = h.TryPrepare(l, 1, 1) }}
 	if err := p.TryCommit(); err != ErrQueueFull || second != ErrNoBuffer {
 		t.Errorf("the commit: %v; another Prepare meanwhile: %v", err, second)
 	}

@@ -67,7 +67,7 @@ func (h *Handler) Start(ctx context.Context, v Via, rank int, p Payload, args ..
 		}
 		return started, err
 	}
-	w := l.newWaiter()
+	w := l.core.newWaiter()
 	if err := h.start(ctx, l, rank, &p, args, w); err != nil {
 		return nil, err
 	}
@@ -88,20 +88,20 @@ func (h *Handler) StartWait(ctx context.Context, v Via, rank int, args ...uint64
 		if r, p, err = h.StartWait(ctx, told{l}, rank, args...); p != nil {
 			p.v = v
 		} else {
-			l.cfg.Fencer.Reply(v, rank, err)
+			l.core.cfg.Fencer.Reply(v, rank, err)
 		}
 		return r, p, err
 	}
-	w := l.waiter()
+	w := l.progress.waiter()
 	if err := h.start(ctx, l, rank, &Payload{}, args, w); err != nil {
-		l.recycle(w)
+		l.progress.recycle(w)
 		return r, nil, err
 	}
 	if err := l.finish(ctx, w); err != nil && !w.over() {
 		return r, &Pending{l: l, w: w}, h.failed("call", rank, err)
 	}
 	r, err = w.reply, w.err
-	l.recycle(w)
+	l.progress.recycle(w)
 	return r, nil, err
 }
 
@@ -110,16 +110,16 @@ func (h *Handler) check(op string, l *Endpoint, rank int, p *Payload, args []uin
 	if err := l.mayUse(op); err != nil {
 		return err
 	}
-	if h.table != l.table {
+	if h.table != l.core.table {
 		return fmt.Errorf("am: %s %q: the handler is of another table than the endpoint: register it in Config.Table", op, h.name)
 	}
-	if rank < 0 || rank >= l.peers.Len() {
-		return &fabric.RankError{Op: op, Rank: rank, Size: l.peers.Len()}
+	if rank < 0 || rank >= l.core.peers.Len() {
+		return &fabric.RankError{Op: op, Rank: rank, Size: l.core.peers.Len()}
 	}
 	if p.cat == short && len(p.bytes) == 0 && len(args) <= MaxArgs {
 		return nil
 	}
-	return l.checkParts(rank, p, args)
+	return l.core.checkParts(rank, p, args)
 }
 
 // call fills in a zero reply.
@@ -133,12 +133,12 @@ func (h *Handler) call(ctx context.Context, v Via, rank int, p *Payload, args []
 			return err
 		}
 		err := h.call(ctx, told{l}, rank, p, args, r)
-		l.cfg.Fencer.Reply(v, rank, err)
+		l.core.cfg.Fencer.Reply(v, rank, err)
 		return err
 	}
-	w := l.waiter()
+	w := l.progress.waiter()
 	if err := h.start(ctx, l, rank, p, args, w); err != nil {
-		l.recycle(w)
+		l.progress.recycle(w)
 		return err
 	}
 	return h.conclude(ctx, l, rank, w, r)
@@ -148,20 +148,20 @@ func (h *Handler) call(ctx context.Context, v Via, rank int, p *Payload, args []
 func (h *Handler) conclude(ctx context.Context, l *Endpoint, rank int, w *waiter, r *Reply) error {
 	err := l.finish(ctx, w)
 	if err != nil {
-		l.mu.Lock()
-		if !l.calls.abandon(w) {
+		l.core.mu.Lock()
+		if !l.core.calls.abandon(w) {
 			err = nil // it ended meanwhile, after all
 		}
-		l.mu.Unlock()
+		l.core.mu.Unlock()
 		if err != nil {
-			l.recycle(w)
+			l.progress.recycle(w)
 			return h.failed("call", rank, err)
 		}
 	}
 	r.Data, r.n = w.reply.Data, w.reply.n
 	copy(r.args[:], w.reply.Args())
 	err = w.err
-	l.recycle(w)
+	l.progress.recycle(w)
 	return err
 }
 
@@ -175,11 +175,11 @@ func (h *Handler) start(ctx context.Context, l *Endpoint, rank int, p *Payload, 
 	}
 	o := outgoing{kind: request, cat: p.cat, handler: h.index, payload: p.bytes, off: p.off, wants: true, w: w}
 	w.into = p.into
-	o.at = l.begin(w, "call", h, rank)
-	if rank == l.cfg.Rank {
-		return l.sendToSelf(&o, args)
+	o.at = l.progress.begin(w, "call", h, rank)
+	if rank == l.core.cfg.Rank {
+		return l.inbox.sendToSelf(&o, args)
 	}
-	if err := l.send(ctx, l.known(rank), &o, args, w); err != nil {
+	if err := l.send(ctx, l.core.known(rank), &o, args, w); err != nil {
 		return h.failed("call", rank, err)
 	}
 	return nil
@@ -188,9 +188,9 @@ func (h *Handler) start(ctx context.Context, l *Endpoint, rank int, p *Payload, 
 // finish waits for the end of a call.
 func (l *Endpoint) finish(ctx context.Context, w *waiter) error {
 	for !w.over() {
-		err := l.await(ctx, w)
+		err := l.progress.await(ctx, w)
 		if err == nil && !w.over() { // the watchdog has woken it
-			err = l.stalled(w)
+			err = l.progress.stalled(w)
 		}
 		if err != nil {
 			return err
@@ -219,14 +219,14 @@ func (h *Handler) post(ctx context.Context, v Via, rank int, p *Payload, args []
 }
 
 func (h *Handler) postOut(ctx context.Context, l *Endpoint, rank int, o *outgoing, args []uint64) error {
-	if rank == l.cfg.Rank {
-		return l.sendToSelf(o, args)
+	if rank == l.core.cfg.Rank {
+		return l.inbox.sendToSelf(o, args)
 	}
-	peer := l.known(rank)
-	large := o.cat == long && len(o.payload) > l.cfg.MaxMedium
+	peer := l.core.known(rank)
+	large := o.cat == long && len(o.payload) > l.core.cfg.MaxMedium
 	if !large {
 		l.takeOver(o)
-		err := l.trySend(peer, o, args, nil)
+		err := l.emitter.trySend(peer, o, args, nil)
 		if err == nil {
 			return nil
 		}
@@ -234,26 +234,26 @@ func (h *Handler) postOut(ctx context.Context, l *Endpoint, rank int, o *outgoin
 			return h.failed("post", rank, err)
 		}
 	}
-	w := l.waiter()
-	l.begin(w, "post", h, rank)
+	w := l.progress.waiter()
+	l.progress.begin(w, "post", h, rank)
 	if large {
 		o.w = w
 	}
 	err := l.send(ctx, peer, o, args, w)
 	if err == nil && large {
-		l.beginAgain(w)
+		l.progress.beginAgain(w)
 		err = l.awaitRead(w)
 	}
-	l.recycle(w)
+	l.progress.recycle(w)
 	return h.failed("post", rank, err)
 }
 
 // awaitRead waits until the network has done with a payload, which its finite retries bound.
 func (l *Endpoint) awaitRead(w *waiter) error {
 	if err := l.finish(context.Background(), w); err != nil {
-		l.mu.Lock()
-		lost := l.calls.abandon(w)
-		l.mu.Unlock()
+		l.core.mu.Lock()
+		lost := l.core.calls.abandon(w)
+		l.core.mu.Unlock()
 		if lost {
 			return err
 		}
@@ -280,15 +280,15 @@ func (h *Handler) tryPost(v Via, rank int, p *Payload, args []uint64) error {
 	} else if err := h.check("post", l, rank, p, args); err != nil {
 		return err
 	}
-	if p.cat == long && len(p.bytes) > l.cfg.MaxMedium {
-		return &SizeError{"bytes of a Long without waiting", len(p.bytes), l.cfg.MaxMedium, "use Post or Start"}
+	if p.cat == long && len(p.bytes) > l.core.cfg.MaxMedium {
+		return &SizeError{"bytes of a Long without waiting", len(p.bytes), l.core.cfg.MaxMedium, "use Post or Start"}
 	}
 	o := outgoing{kind: request, cat: p.cat, handler: h.index, payload: p.bytes, off: p.off}
-	if rank == l.cfg.Rank {
-		return l.sendToSelf(&o, args)
+	if rank == l.core.cfg.Rank {
+		return l.inbox.sendToSelf(&o, args)
 	}
 	l.takeOver(&o)
-	return l.trySend(l.known(rank), &o, args, nil)
+	return l.emitter.trySend(l.core.known(rank), &o, args, nil)
 }
 
 // failed says which operation failed; nil stays nil, and what says it by itself stays as it is.
@@ -310,7 +310,7 @@ type Pending struct {
 // learned is called when the caller is about to learn that the call has ended.
 func (p *Pending) learned() {
 	if p.v != nil {
-		p.l.cfg.Fencer.Reply(p.v, p.w.rank, p.w.err)
+		p.l.core.cfg.Fencer.Reply(p.v, p.w.rank, p.w.err)
 	}
 }
 
@@ -332,7 +332,7 @@ func (p *Pending) Wait(ctx context.Context) (Reply, error) {
 	}
 	lockrank.MustHoldNone("wait for a call")
 	if !p.w.over() {
-		p.l.beginAgain(p.w)
+		p.l.progress.beginAgain(p.w)
 	}
 	if err := p.l.finish(ctx, p.w); err != nil && !p.w.over() {
 		return Reply{}, p.w.h.failed("call", p.w.rank, err)

@@ -130,3 +130,72 @@ func (c *calls) silent(but int, since time.Duration) (ranks []int) {
 	}
 	return ranks
 }
+
+// endCallsLocked ends what is in flight to a rank, or to all.
+func (c *core) endCallsLocked(rank int, n need, cause error, count *uint64) {
+	for i := range c.calls.e {
+		e := &c.calls.e[i]
+		n := n & e.needs
+		if n == 0 || rank >= 0 && int(e.peer) != rank {
+			continue
+		}
+		if n&needReply != 0 {
+			*count++
+			if int(e.peer) != c.cfg.Rank {
+				c.acquirer.leavePlace(c.known(int(e.peer)))
+			}
+		}
+		if n&needSent != 0 {
+			c.stats.written++
+		}
+		if e.w != nil && e.w.err == nil {
+			e.w.err = cause
+		}
+		if w := c.calls.settle(int32(i+1), n); w != nil {
+			w.resume()
+		}
+	}
+}
+
+// answeredLocked ends a call. p is nil for one of this rank to itself.
+func (c *core) answeredLocked(p *peer, rank int, h *head, payload []byte) error {
+	e := c.calls.find(h.token, rank)
+	if e == nil || e.needs&needReply == 0 {
+		return &MessageError{Rule: "replies to no call", Got: h.token}
+	}
+	if w := e.w; w != nil && h.kind == reply && h.cat != long && e.needs == needReply && p != nil { // the straight path
+		c.stats.replied++
+		w.answered = true
+		w.set(h, payload)
+		c.calls.awaits--
+		e.needs = 0
+		c.calls.release(e, index(h.token)).resume()
+		c.acquirer.leavePlace(p)
+		return nil
+	}
+	if h.cat == long {
+		if h.off > uint64(len(c.cfg.Segment)) || uint64(h.length) > uint64(len(c.cfg.Segment))-h.off {
+			return &MessageError{Rule: "writes beyond the segment", Got: h.off + uint64(h.length), Limit: uint64(len(c.cfg.Segment))}
+		}
+		payload = c.cfg.Segment[h.off : h.off+uint64(h.length) : h.off+uint64(h.length)]
+	}
+	if h.kind == failure {
+		c.stats.failed++
+	} else {
+		c.stats.replied++
+	}
+	if w := e.w; w == nil {
+		c.stats.late++
+	} else if w.answered = true; h.kind == failure {
+		w.err = &RemoteError{Rank: rank, Handler: w.h.name, Reason: Reason(h.args[0]), Text: string(payload)}
+	} else {
+		w.set(h, payload)
+	}
+	if w := c.calls.settle(index(h.token), needReply); w != nil {
+		w.resume()
+	}
+	if p != nil {
+		c.acquirer.leavePlace(p)
+	}
+	return nil
+}

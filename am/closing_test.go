@@ -38,7 +38,7 @@ func (p *closable) Send(peer int, b fabric.SendBuf, n int, w *fabric.Write, cook
 // closableOver replaces the port of an endpoint that nobody uses yet.
 func closableOver(l *Endpoint, p *scripted) *closable {
 	c := &closable{scripted: p}
-	l.net = c
+	l.core.net = c
 	return c
 }
 
@@ -48,20 +48,20 @@ func TestCloseWaitsForHandlersNotBegun(t *testing.T) {
 	var cut []error
 	l, s, ran := target(t, &cut)
 	p := closableOver(l, s)
-	l.cfg.CloseAfter = 20 * time.Millisecond
+	l.core.cfg.CloseAfter = 20 * time.Millisecond
 	hello(t, l, s, 1)
 	s.arrive(t, 1, message(l, head{kind: request}, nil))
-	if !l.tryLead() {
+	if !l.progress.tryLead() {
 		t.Fatal("somebody leads")
 	}
-	b := l.batch()
-	l.round(b, 0, 0)
-	l.offer(b)
-	l.leave()
+	b := l.inbox.batch()
+	l.progress.round(b, 0, 0)
+	l.inbox.offer(b)
+	l.progress.leave()
 	if err := l.Close(); !errors.Is(err, ErrBusy) || p.closed.Load() {
 		t.Fatalf("Close with a handler to come: %v, the port is closed: %v", err, p.closed.Load())
 	}
-	l.run(b)
+	l.inbox.run(b)
 	if err := l.Close(); err != nil || *ran != 1 || !p.closed.Load() {
 		t.Fatalf("%v; %d handlers ran", err, *ran)
 	}
@@ -77,16 +77,16 @@ func TestCloseWaitsForAMessageOnItsWayIntoThePort(t *testing.T) {
 			hello(t, l, s, 1)
 			var send func() error
 			if kind == "post" {
-				send = func() error { return l.table.find(0).Post(context.Background(), l, 1) }
+				send = func() error { return l.core.table.find(0).Post(context.Background(), l, 1) }
 			} else {
-				send = func() error { return l.refuse(1, 7, NoAnswer, "late") }
+				send = func() error { return l.replier.refuse(1, 7, NoAnswer, "late") }
 			}
 			p.at, p.proceed = make(chan struct{}), make(chan struct{})
 			sent, closed := make(chan error), make(chan error)
 			go func() { sent <- send() }()
 			<-p.at
 			go func() { closed <- l.Close() }()
-			for !l.closing.Load() && !lockrank.OneLock { // with one lock Close cannot even begin
+			for !l.core.closing.Load() && !lockrank.OneLock { // with one lock Close cannot even begin
 				time.Sleep(time.Millisecond)
 			}
 			select {
@@ -137,9 +137,9 @@ func TestCloseWaitsForWhatARankCopiesToItself(t *testing.T) {
 			sent := make(chan error, 1)
 			go func() { sent <- send() }()
 			for copies := false; !copies && len(sent) == 0; {
-				l.mu.Lock()
-				copies = l.copying > 0
-				l.mu.Unlock()
+				l.core.mu.Lock()
+				copies = l.core.copying > 0
+				l.core.mu.Unlock()
 			}
 			_ = l.Close() // it counts what was in flight
 			if segment[size-1] != 7 {
@@ -179,7 +179,7 @@ func TestQuiesceWaitsForMessagesThatNeedNoBuffer(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
 	p := &copying{scripted: s, unconfirmed: 3}
-	l.net = p
+	l.core.net = p
 	if err := l.Quiesce(context.Background()); err != nil || p.unconfirmed != 0 {
 		t.Errorf("%v, with %d messages that may not have arrived", err, p.unconfirmed)
 	}
@@ -232,10 +232,10 @@ func TestQuiesceWaitsWhileAPreparedMessageEnds(t *testing.T) {
 			var cut []error
 			l, s, _ := target(t, &cut)
 			p := &reserving{scripted: s}
-			l.net = p
+			l.core.net = p
 			hello(t, l, s, 1)
 			p.used.Store(1) // a message that does not arrive
-			b, err := l.table.find(0).TryPrepare(l, 1, 8)
+			b, err := l.core.table.find(0).TryPrepare(l, 1, 8)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -276,18 +276,18 @@ func (p *stopping) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 func TestQuiesceWaitsForAReplyThatIsBeingSent(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
-	l.table.find(0).f = func(c *Call) { _ = c.ReplyWith(Medium(make([]byte, argsSize+1))) }
+	l.core.table.find(0).f = func(c *Call) { _ = c.ReplyWith(Medium(make([]byte, argsSize+1))) }
 	p := &stopping{scripted: s, asked: func() {}}
-	l.net = p
+	l.core.net = p
 	hello(t, l, s, 1)
 	s.arrive(t, 1, message(l, head{kind: request, wants: true, token: 1}, nil))
 	l.pollAll(t, s)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	quiet := make(chan error, 1)
-	before := l.rounds()
+	before := l.progress.rounds()
 	go func() { quiet <- l.Quiesce(ctx) }()
-	for l.rounds() < before+5 || !l.tryLead() {
+	for l.progress.rounds() < before+5 || !l.progress.tryLead() {
 		time.Sleep(time.Millisecond)
 	}
 	var early []error
@@ -298,9 +298,9 @@ func TestQuiesceWaitsForAReplyThatIsBeingSent(t *testing.T) {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	l.sendLate()
+	l.replier.sendLate()
 	p.asked = func() {}
-	l.leave()
+	l.progress.leave()
 	if len(early) > 0 {
 		t.Fatalf("with a reply that has no buffer yet: %v", early)
 	}
@@ -318,13 +318,13 @@ func TestABufferIsTheProgramsBeforeCloseCanLook(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
 	p := closableOver(l, s)
-	l.cfg.CloseAfter = 20 * time.Millisecond
+	l.core.cfg.CloseAfter = 20 * time.Millisecond
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	queued := func() { time.Sleep(3 * time.Millisecond) } // beyond the millisecond that counts as long
 	prepared, closed := make(chan *Prepared, 1), make(chan error, 1)
-	l.mu.Lock()
+	l.core.mu.Lock()
 	go func() {
-		b, err := l.table.find(0).TryPrepare(l, 1, 8)
+		b, err := l.core.table.find(0).TryPrepare(l, 1, 8)
 		if err != nil {
 			t.Error(err)
 		}
@@ -333,10 +333,10 @@ func TestABufferIsTheProgramsBeforeCloseCanLook(t *testing.T) {
 	queued()
 	go func() { closed <- l.Close() }()
 	queued()
-	l.mu.Unlock()
-	l.mu.Lock() // who is woken finds it taken, and wants it handed over
+	l.core.mu.Unlock()
+	l.core.mu.Lock() // who is woken finds it taken, and wants it handed over
 	queued()
-	l.mu.Unlock()
+	l.core.mu.Unlock()
 	if err := <-closed; !errors.Is(err, ErrBusy) || p.closed.Load() {
 		t.Errorf("Close while the program has a buffer: %v, the port is closed: %v", err, p.closed.Load())
 	}
@@ -349,9 +349,9 @@ func TestABufferIsTheProgramsBeforeCloseCanLook(t *testing.T) {
 func TestACommitAfterCloseBeganIsRefused(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
-	l.cfg.CloseAfter = 20 * time.Millisecond
+	l.core.cfg.CloseAfter = 20 * time.Millisecond
 	hello(t, l, s, 1) // so that there is a credit
-	h := l.table.find(0)
+	h := l.core.table.find(0)
 	ctx := t.Context()
 	for name, commit := range map[string]func(*Prepared) error{
 		"TryCommit":  func(p *Prepared) error { return p.TryCommit() },
@@ -365,14 +365,14 @@ func TestACommitAfterCloseBeganIsRefused(t *testing.T) {
 			}
 			defer p.Cancel()
 			before := len(s.sent)
-			l.shut(ErrClosed)
+			l.core.shut(ErrClosed)
 			if err := commit(p); !errors.Is(err, ErrClosed) || len(s.sent) != before {
 				t.Errorf("%v, and %d messages were sent", err, len(s.sent)-before)
 			}
-			l.mu.Lock()
-			l.end = nil // as it was, for the next
-			l.closing.Store(false)
-			l.mu.Unlock()
+			l.core.mu.Lock()
+			l.core.end = nil // as it was, for the next
+			l.core.closing.Store(false)
+			l.core.mu.Unlock()
 		})
 	}
 }
@@ -382,12 +382,12 @@ func TestWhoRepliesWhileTheLaneIsClosedIsNotCutOff(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
 	hello(t, l, s, 1)
-	p, err := l.table.find(0).Start(t.Context(), l, 1, Payload{})
+	p, err := l.core.table.find(0).Start(t.Context(), l, 1, Payload{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	answer := message(l, head{kind: reply, token: p.w.token}, nil)
-	l.shut(ErrClosed)
+	l.core.shut(ErrClosed)
 	s.arrive(t, 1, answer)
 	if _, err := l.Test(); !errors.Is(err, ErrClosed) {
 		t.Fatal(err)
@@ -421,21 +421,21 @@ func (p *ticking) Wait(context.Context) error { return nil }
 func TestAWaitAfterAStallErrorWaitsAsLongAgain(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
-	l.net = &ticking{scripted: s, now: time.Hour}
-	l.cfg.StallAfter, l.cfg.PingAfter = time.Second, -1
+	l.core.net = &ticking{scripted: s, now: time.Hour}
+	l.core.cfg.StallAfter, l.core.cfg.PingAfter = time.Second, -1
 	hello(t, l, s, 1)
-	p, err := l.table.find(0).Start(t.Context(), l, 1, Payload{})
+	p, err := l.core.table.find(0).Start(t.Context(), l, 1, Payload{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var polls [2]uint64
 	for i := range polls {
-		before := l.rounds()
+		before := l.progress.rounds()
 		var stall *StallError
 		if _, err := p.Wait(t.Context()); !errors.As(err, &stall) {
 			t.Fatal(err)
 		}
-		polls[i] = l.rounds() - before
+		polls[i] = l.progress.rounds() - before
 	}
 	if polls[1] < polls[0]/2 {
 		t.Errorf("the first Wait polled %d times before it gave up, the second %d", polls[0], polls[1])
@@ -456,25 +456,25 @@ func TestACallStallsWhileAnotherPolls(t *testing.T) {
 	l, s, _ := target(t, &cut)
 	port := &timed{scripted: s}
 	port.now.Store(int64(time.Hour))
-	l.net = port
-	l.cfg.StallAfter, l.cfg.PingAfter = time.Second, -1
+	l.core.net = port
+	l.core.cfg.StallAfter, l.core.cfg.PingAfter = time.Second, -1
 	hello(t, l, s, 1)
-	p, err := l.table.find(0).Start(t.Context(), l, 1, Payload{})
+	p, err := l.core.table.find(0).Start(t.Context(), l, 1, Payload{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !l.tryLead() {
+	if !l.progress.tryLead() {
 		t.Fatal("somebody polls")
 	}
-	defer l.leave()
+	defer l.progress.leave()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	end := make(chan error)
 	go func() { _, err := p.Wait(ctx); end <- err }()
-	for l.waiting.Load() == 0 && ctx.Err() == nil {
+	for l.progress.waiting.Load() == 0 && ctx.Err() == nil {
 		time.Sleep(time.Millisecond)
 	}
-	l.watch(time.Duration(port.now.Add(int64(time.Second))))
+	l.progress.watch(time.Duration(port.now.Add(int64(time.Second))))
 	var stall *StallError
 	if err := <-end; !errors.As(err, &stall) {
 		t.Errorf("a reply that does not come: %v", err)

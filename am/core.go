@@ -13,8 +13,8 @@ import (
 )
 
 // core is the lowest part of an endpoint: what it knows of peers, credits and calls, under one
-// lock, so that one look at the counts is consistent. The parts above it embed one another and call
-// downwards only: core < emitter < replier < inbox < progress < Endpoint.
+// lock, so that one look at the counts is consistent. The parts above it share it, and name those
+// below that they call: emitter < replier < inbox < progress < Endpoint.
 type core struct {
 	net   fabric.Endpoint
 	cfg   Config

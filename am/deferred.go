@@ -1,30 +1,9 @@
 package am
 
 import (
-	"sync/atomic"
 	"time"
 
 	"github.com/ibconduit/conduit/fabric"
-)
-
-// DeferredReply is the right and the duty to reply to a call whose handler deferred it. Any
-// goroutine may use it, once.
-type DeferredReply struct {
-	r     *replier
-	h     *Handler
-	rank  int
-	token uint64 // 0: no reply is wanted
-	at    time.Duration
-	index int // in core.owed
-	state atomic.Int32
-}
-
-const (
-	replyOpen int32 = iota
-	replyAnswered
-	replyExpired
-	replyDead
-	replyEnded
 )
 
 // Defer puts the reply off until after the handler. d bounds that; 0 is Config.DeferFor. Then the
@@ -35,7 +14,7 @@ func (c *Call) Defer(d time.Duration) *DeferredReply {
 		return nil
 	}
 	c.state = deferred
-	r := &c.x.replier
+	r := c.x.replier
 	if d <= 0 {
 		d = r.cfg.DeferFor
 	}
@@ -64,9 +43,6 @@ func (c *Call) Defer(d time.Duration) *DeferredReply {
 	}
 	return t
 }
-
-// From is the rank that waits.
-func (t *DeferredReply) From() int { return t.rank }
 
 // Reply answers with arguments only. A second reply is ErrAnswered, a late one ErrExpired, one to a
 // dead rank a *fabric.PeerDownError, one after the endpoint's end ErrClosed. After a *SizeError, or
@@ -110,33 +86,6 @@ func (t *DeferredReply) take(as int32) error {
 	t.r.disownLocked(t)
 	t.r.mu.Unlock()
 	return nil
-}
-
-// disownLocked takes a deferred reply out of those that are owed.
-func (c *core) disownLocked(t *DeferredReply) {
-	last := len(c.owed) - 1
-	if last < 0 || t.index > last || c.owed[t.index] != t {
-		return
-	}
-	c.owed[t.index] = c.owed[last]
-	c.owed[t.index].index = t.index
-	c.owed[last] = nil
-	c.owed = c.owed[:last]
-}
-
-// dropOwedLocked ends the deferred replies to a rank, or all of them.
-func (c *core) dropOwedLocked(rank int) {
-	as := replyDead
-	if rank < 0 {
-		as = replyEnded
-	}
-	for i := len(c.owed) - 1; i >= 0; i-- {
-		t := c.owed[i]
-		if (rank < 0 || t.rank == rank) && t.state.CompareAndSwap(replyOpen, as) {
-			c.stats.nowhere.Add(1)
-			c.disownLocked(t)
-		}
-	}
 }
 
 // expire tells the callers whose deferred replies did not come in time.

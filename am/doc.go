@@ -127,7 +127,7 @@
 //
 // # Structure
 //
-// The parts embed one another and call downwards only:
+// The parts share the core, name those below them, and call downwards only:
 //
 //	Endpoint  endpoint.go call.go send.go prepare.go quiesce.go   the API; waits for what is missing
 //	          large.go                                            large payloads
@@ -135,7 +135,8 @@
 //	inbox     receive_datapath.go handle_datapath.go self.go      events, accounts, handlers
 //	replier   reply_datapath.go deferred.go                       replies, now or later
 //	emitter   emit_datapath.go control.go                         messages and notes to the network
-//	core      core.go peer.go acquire.go calls.go death.go        peers, credits, calls, one lock
+//	core      core.go peer.go acquire.go calls.go owed.go         peers, credits, calls, one lock
+//	          death.go                                            what ends with a peer
 //	          large_step.go                                       the steps of large payloads
 //
 // Wake-ups go through waiters (waiter.go). Two locks protect it all: a peer's, held while a message

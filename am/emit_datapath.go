@@ -10,7 +10,7 @@ import (
 )
 
 // emitter hands messages to the network. It never waits.
-type emitter struct{ core }
+type emitter struct{ *core }
 
 // outgoing is a message that is to be sent. Its arguments are passed beside it: what is in here,
 // the payload that is, moves to the heap.
@@ -110,9 +110,10 @@ func (e *emitter) takeNowLocked(p *peer, o *outgoing, nargs int, k *claim) bool 
 // launch does for any message. The peer's sending lock and the endpoint's lock are held; the latter
 // is given up.
 func (e *emitter) sendNow(p *peer, o *outgoing, args []uint64, k *claim, mayQueue bool) error {
+	c := e.core
 	now := o.at
 	if now == 0 && (o.wants || !p.credits.Timeless(0)) {
-		now = e.net.Now()
+		now = c.net.Now()
 	}
 	o.at = 0
 	h := &p.head
@@ -123,9 +124,9 @@ func (e *emitter) sendNow(p *peer, o *outgoing, args []uint64, k *claim, mayQueu
 		b = &k.buf
 	}
 	if !o.wants {
-		e.stats.posts++
+		c.stats.posts++
 	} else {
-		e.stats.calls++
+		c.stats.calls++
 		h.token = e.enterCallLocked(p, o.w, needReply, nil, now)
 	}
 	err := e.sendHead(p, b, o.payload, args, now, sendFlags)
@@ -163,10 +164,11 @@ func (e *emitter) sendHead(p *peer, b *fabric.SendBuf, payload []byte, args []ui
 
 // enterCallLocked makes the entry of a message that needs one, and returns its token.
 func (e *emitter) enterCallLocked(p *peer, w *waiter, n need, keep []byte, now time.Duration) uint64 {
-	token := e.calls.add(w, p.rank, n, keep, now)
-	if n&needReply != 0 && e.pingDue == 0 && e.cfg.PingAfter > 0 { // the leader may sleep since before, when no reply was awaited
-		e.pingDue = now + e.cfg.PingAfter
-		e.armFrom(now, e.pingDue)
+	c := e.core
+	token := c.calls.add(w, p.rank, n, keep, now)
+	if n&needReply != 0 && c.pingDue == 0 && c.cfg.PingAfter > 0 { // the leader may sleep since before, when no reply was awaited
+		c.pingDue = now + c.cfg.PingAfter
+		e.armFrom(now, c.pingDue)
 	}
 	if w != nil {
 		w.token, w.answered = token, false

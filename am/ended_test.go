@@ -17,7 +17,7 @@ type refusing struct {
 }
 
 func (p *refusing) Send(int, fabric.SendBuf, int, *fabric.Write, uint64, fabric.SendFlag) error {
-	p.l.shut(ErrClosed)
+	p.l.core.shut(ErrClosed)
 	return fabric.ErrAgain
 }
 
@@ -37,8 +37,8 @@ func TestARefusalDuringCloseIsNotCounted(t *testing.T) {
 			var cut []error
 			l, s, _ := target(t, &cut)
 			hello(t, l, s, 1)
-			l.net = &refusing{scripted: s, l: l}
-			if err := send(l, l.table.find(0)); !errors.Is(err, ErrClosed) && !errors.Is(err, ErrQueueFull) {
+			l.core.net = &refusing{scripted: s, l: l}
+			if err := send(l, l.core.table.find(0)); !errors.Is(err, ErrClosed) && !errors.Is(err, ErrQueueFull) {
 				t.Fatal(err)
 			}
 			got := l.Stats()
@@ -53,7 +53,7 @@ func (p *refusing) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 	if f&fabric.Urgent == 0 { // with the endpoint's lock held
 		return p.scripted.Reserve(f)
 	}
-	p.l.shut(ErrClosed)
+	p.l.core.shut(ErrClosed)
 	return fabric.SendBuf{}, fabric.ErrNoBuffer
 }
 
@@ -64,11 +64,11 @@ func TestALateReplyDuringCloseGoesNowhere(t *testing.T) {
 			l, s, _ := target(t, &cut)
 			hello(t, l, s, 1)
 			o := &outgoing{kind: reply, cat: p.cat, token: 1, payload: p.bytes}
-			if err := l.postpone(l.known(1), o, nil); err != nil {
+			if err := l.replier.postpone(l.core.known(1), o, nil); err != nil {
 				t.Fatal(err)
 			}
-			l.net = &refusing{scripted: s, l: l}
-			l.sendLate()
+			l.core.net = &refusing{scripted: s, l: l}
+			l.replier.sendLate()
 			if got := l.Stats(); got.Unsent != 0 || got.Nowhere != 1 {
 				t.Errorf("%d replies wait in an endpoint that is closed, %d went nowhere", got.Unsent, got.Nowhere)
 			}
@@ -81,10 +81,10 @@ func TestALateReplyDuringCloseGoesNowhere(t *testing.T) {
 func TestCloseEndsACallToItself(t *testing.T) {
 	var cut []error
 	l, _, _ := target(t, &cut)
-	table := l.table
+	table := l.core.table
 	h := table.find(0)
 	h.f = func(*Call) {
-		for !l.closing.Load() {
+		for !l.core.closing.Load() {
 			time.Sleep(time.Millisecond)
 		}
 	}
@@ -117,7 +117,7 @@ func TestWhatADeadRankHeldIsGrantedInTheSameRound(t *testing.T) {
 	hello(t, l, s, 1)
 	hello(t, l, s, 2)
 	hello(t, l, s, 2) // it asks for what it did not get
-	if !l.pool.Idle() {
+	if !l.core.pool.Idle() {
 		t.Fatal("something is due before anybody died")
 	}
 	before := len(s.notes)
@@ -125,8 +125,8 @@ func TestWhatADeadRankHeldIsGrantedInTheSameRound(t *testing.T) {
 	if _, err := l.Test(); err != nil {
 		t.Fatal(err)
 	}
-	if !l.pool.Idle() || len(s.notes) == before {
-		t.Errorf("%d control messages were sent; something more is due: %v", len(s.notes)-before, !l.pool.Idle())
+	if !l.core.pool.Idle() || len(s.notes) == before {
+		t.Errorf("%d control messages were sent; something more is due: %v", len(s.notes)-before, !l.core.pool.Idle())
 	}
 }
 
@@ -166,9 +166,9 @@ func TestAReplyToACallNotSentEndsThePeer(t *testing.T) {
 			var cut []error
 			l, s, _ := target(t, &cut)
 			hello(t, l, s, 1)
-			l.net = &guessing{scripted: s, answer: func(b []byte) {
+			l.core.net = &guessing{scripted: s, answer: func(b []byte) {
 				var h head
-				if _, err := h.decode(b, l.hash); err != nil {
+				if _, err := h.decode(b, l.core.hash); err != nil {
 					t.Fatal(err)
 				}
 				s.arrive(t, 1, message(l, head{kind: reply, token: h.token}, nil))
@@ -178,14 +178,14 @@ func TestAReplyToACallNotSentEndsThePeer(t *testing.T) {
 					t.Fatal(err)
 				}
 			}}
-			if err := send(l, l.table.find(0)); !errors.As(err, new(*MessageError)) || !errors.Is(err, fabric.ErrPeerDown) {
+			if err := send(l, l.core.table.find(0)); !errors.As(err, new(*MessageError)) || !errors.Is(err, fabric.ErrPeerDown) {
 				t.Errorf("the call: %v", err)
 			}
 			if _, err := l.Test(); err != nil || len(cut) != 1 || !errors.As(cut[0], new(*MessageError)) {
 				t.Errorf("%v, cut off for %v", err, cut)
 			}
-			got, p := l.Stats(), l.known(1)
-			if err := errors.Join(got.Check(), l.pool.Check()); err != nil || p.calls != 0 || got.Prepared != 0 || got.Calls != 1 || got.Replied != 1 {
+			got, p := l.Stats(), l.core.known(1)
+			if err := errors.Join(got.Check(), l.core.pool.Check()); err != nil || p.calls != 0 || got.Prepared != 0 || got.Calls != 1 || got.Replied != 1 {
 				t.Errorf("%v; %d places taken, %+v", err, p.calls, got)
 			}
 		})

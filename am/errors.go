@@ -217,3 +217,11 @@ func (e *opError) Error() string {
 	return fmt.Sprintf("am: %s %q to rank %d: %v", e.op, e.handler, e.rank, e.err)
 }
 func (e *opError) Unwrap() error { return e.err }
+
+// of says whose message it was.
+func of(rank int, err error) error {
+	if e, ok := err.(*MessageError); ok {
+		e.Peer = rank
+	}
+	return err
+}

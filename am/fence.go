@@ -34,7 +34,7 @@ var atOnce = func() context.Context {
 
 // fences reports whether a Fencer is to learn of requests through v.
 func (l *Endpoint) fences(v Via) bool {
-	if l.cfg.Fencer == nil {
+	if l.core.cfg.Fencer == nil {
 		return false
 	}
 	_, has := v.(told)
@@ -62,7 +62,7 @@ func (h *Handler) before(ctx context.Context, op string, v Via, l *Endpoint, ran
 	if p.cat == long {
 		off, n = p.off, len(p.bytes)
 	}
-	switch err := l.cfg.Fencer.Request(ctx, v, rank, off, n); {
+	switch err := l.core.cfg.Fencer.Request(ctx, v, rank, off, n); {
 	case err == nil:
 		return nil
 	case ctx == atOnce && errors.Is(err, ErrNotReleased):

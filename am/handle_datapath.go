@@ -133,7 +133,7 @@ func (x *inbox) handle(w *work) {
 		if err := x.locate(h, w); err != nil {
 			x.report(w.rank, of(w.rank, err))
 			if w.head.wants {
-				_ = x.refuse(w.rank, w.head.token, Refused, err.Error())
+				_ = x.replier.refuse(w.rank, w.head.token, Refused, err.Error())
 			}
 			x.stats.refused.Add(1) // now Close and Quiesce need not wait for it
 			return
@@ -201,6 +201,6 @@ func (x *inbox) panicked(c *Call, v any) {
 	x.report(c.rank, &RemoteError{Rank: x.cfg.Rank, Handler: c.h.name, Reason: Panicked, Text: text})
 	if c.head.wants && (c.state == fresh || c.state == deferred && c.token.take(replyAnswered) == nil) {
 		c.state = replied
-		_ = x.refuse(c.rank, c.head.token, Panicked, text)
+		_ = x.replier.refuse(c.rank, c.head.token, Panicked, text)
 	}
 }

@@ -67,7 +67,7 @@ func (e *enemy) message(l *Endpoint) []byte {
 		h.credit.Recall, h.credit.Returned, h.credit.Seen = uint32(e.IntN(3)), uint32(e.IntN(3)), uint32(e.IntN(3))
 	}
 	b := make([]byte, h.size())
-	h.encode(b, l.hash, h.args[:h.nargs])
+	h.encode(b, l.core.hash, h.args[:h.nargs])
 	if e.IntN(12) == 0 { // a byte that does not fit the others
 		b[e.IntN(len(b))] = byte(e.Uint32())
 	}
@@ -98,7 +98,7 @@ func TestNoSequenceOfAHostileRankHarmsAnybodyElse(t *testing.T) {
 		l, p, _ := targetWith(t, &cut, Config{Credits: 8}, r.register)
 		hello(t, l, p, 1)
 		hello(t, l, p, 2)
-		h := l.table.find(0)
+		h := l.core.table.find(0)
 		var calls []*Pending
 		for range 1 + e.IntN(12) {
 			if e.IntN(4) == 0 {
@@ -107,13 +107,13 @@ func TestNoSequenceOfAHostileRankHarmsAnybodyElse(t *testing.T) {
 				}
 			}
 			if e.IntN(3) == 0 {
-				w := l.newWaiter()
-				l.begin(w, "call", h, 1)
+				w := l.core.newWaiter()
+				l.progress.begin(w, "call", h, 1)
 				o := outgoing{kind: request, wants: true, w: w}
 				if e.IntN(4) == 0 {
 					o.cat, o.payload = long, []byte("x")
 				}
-				switch err := l.trySend(l.known(1), &o, nil, w); {
+				switch err := l.emitter.trySend(l.core.known(1), &o, nil, w); {
 				case err == nil:
 					calls, e.tokens = append(calls, &Pending{l, w, nil}), append(e.tokens, w.token)
 				case !passing(err) && !errors.Is(err, fabric.ErrPeerDown):
@@ -131,8 +131,8 @@ func TestNoSequenceOfAHostileRankHarmsAnybodyElse(t *testing.T) {
 		handled := l.Stats().Handled
 		p.arrive(t, 2, message(l, head{kind: request}, nil))
 		l.pollAll(t, p)
-		if s := l.Stats(); s.Handled != handled+1 || len(p.free)+len(l.bare) != p.cfg.Slots || errors.Join(s.Check(), l.pool.Check()) != nil {
-			t.Fatalf("seed %d: rank 2 is not served, or the books are wrong: %+v, %v, %v", seed, s, s.Check(), l.pool.Check())
+		if s := l.Stats(); s.Handled != handled+1 || len(p.free)+len(l.inbox.bare) != p.cfg.Slots || errors.Join(s.Check(), l.core.pool.Check()) != nil {
+			t.Fatalf("seed %d: rank 2 is not served, or the books are wrong: %+v, %v, %v", seed, s, s.Check(), l.core.pool.Check())
 		}
 		if len(cut) > 1 || len(cut) == 1 && !errors.As(cut[0], new(*MessageError)) && !errors.As(cut[0], new(*flow.ViolationError)) {
 			t.Fatalf("seed %d: cut off for %v", seed, cut)
@@ -140,7 +140,7 @@ func TestNoSequenceOfAHostileRankHarmsAnybodyElse(t *testing.T) {
 		if len(cut) == 1 {
 			cutOff++
 			for _, c := range calls {
-				if c.w.over() || l.calls.e[index(c.w.token)-1].needs == needSent {
+				if c.w.over() || l.core.calls.e[index(c.w.token)-1].needs == needSent {
 					continue // the network tells the end of a write
 				}
 				t.Fatalf("seed %d: a call to the rank that was cut off goes on", seed)
@@ -149,7 +149,7 @@ func TestNoSequenceOfAHostileRankHarmsAnybodyElse(t *testing.T) {
 			survived++
 		}
 		_ = l.Close()
-		l.cfg.Host.(*queuedHost).run()
+		l.core.cfg.Host.(*queuedHost).run()
 		r.atRest(l)
 		delivered += r.delivered
 	}

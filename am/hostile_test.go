@@ -152,7 +152,7 @@ func (l *Endpoint) pollAll(t *testing.T, p *scripted) {
 		if _, err := l.Test(); err != nil {
 			t.Fatal(err)
 		}
-		l.cfg.Host.(*queuedHost).run()
+		l.core.cfg.Host.(*queuedHost).run()
 	}
 }
 
@@ -161,7 +161,7 @@ func hello(t *testing.T, l *Endpoint, p *scripted, from int) {
 	t.Helper()
 	h := head{kind: control, credit: flow.Header{Epoch: connection, Want: 4, Answer: true, Granted: 2}}
 	b := make([]byte, headSize)
-	h.encode(b, l.hash, nil)
+	h.encode(b, l.core.hash, nil)
 	p.note(from, b)
 	l.pollAll(t, p)
 }
@@ -172,7 +172,7 @@ func message(l *Endpoint, h head, payload []byte) []byte {
 	if h.cat == medium {
 		copy(b[headSize:], payload)
 	}
-	h.encode(b, l.hash, h.args[:h.nargs])
+	h.encode(b, l.core.hash, h.args[:h.nargs])
 	return b
 }
 
@@ -220,14 +220,14 @@ func TestABrokenMessageCutsOffItsSenderOnly(t *testing.T) {
 			if *ran != 1 || s.Broken != 1 || s.Ignored != 1 || s.Handled != 1 {
 				t.Fatalf("%d handlers ran; %+v", *ran, s)
 			}
-			if err := errors.Join(s.Check(), l.pool.Check()); err != nil {
+			if err := errors.Join(s.Check(), l.core.pool.Check()); err != nil {
 				t.Fatal(err)
 			}
-			if err := l.table.find(0).TryPost(l, 1); !errors.Is(err, fabric.ErrPeerDown) {
+			if err := l.core.table.find(0).TryPost(l, 1); !errors.Is(err, fabric.ErrPeerDown) {
 				t.Fatalf("post to the rank that was cut off: %v", err)
 			}
-			if len(p.free)+len(l.bare) != p.cfg.Slots {
-				t.Fatalf("%d of %d slots are posted", len(p.free)+len(l.bare), p.cfg.Slots)
+			if len(p.free)+len(l.inbox.bare) != p.cfg.Slots {
+				t.Fatalf("%d of %d slots are posted", len(p.free)+len(l.inbox.bare), p.cfg.Slots)
 			}
 		})
 	}
@@ -255,7 +255,7 @@ func TestARefusedRequestKeepsTheConnection(t *testing.T) {
 			if len(p.sent) != 1 {
 				t.Fatalf("%d messages were sent, want a failure", len(p.sent))
 			}
-			text, err := got.decode(p.sent[0], l.hash)
+			text, err := got.decode(p.sent[0], l.core.hash)
 			if err != nil || got.kind != failure || got.token != 77 || Reason(got.args[0]) != Refused || len(text) == 0 {
 				t.Fatalf("%+v, %v", got, err)
 			}
@@ -290,7 +290,7 @@ func FuzzArrivals(f *testing.F) {
 		var cut []error
 		l, p, _ := target(t, &cut)
 		if len(b) > 24 {
-			b[20], b[21], b[22], b[23] = byte(l.hash), byte(l.hash>>8), byte(l.hash>>16), byte(l.hash>>24)
+			b[20], b[21], b[22], b[23] = byte(l.core.hash), byte(l.core.hash>>8), byte(l.core.hash>>16), byte(l.core.hash>>24)
 		}
 		hello(t, l, p, 1)
 		for range 3 {
@@ -305,11 +305,11 @@ func FuzzArrivals(f *testing.F) {
 			l.pollAll(t, p)
 		}
 		s := l.Stats()
-		if err := errors.Join(s.Check(), l.pool.Check()); err != nil {
+		if err := errors.Join(s.Check(), l.core.pool.Check()); err != nil {
 			t.Fatal(err)
 		}
-		if len(p.free)+len(l.bare) != p.cfg.Slots {
-			t.Fatalf("%d of %d slots are posted", len(p.free)+len(l.bare), p.cfg.Slots)
+		if len(p.free)+len(l.inbox.bare) != p.cfg.Slots {
+			t.Fatalf("%d of %d slots are posted", len(p.free)+len(l.inbox.bare), p.cfg.Slots)
 		}
 	})
 }

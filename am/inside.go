@@ -50,9 +50,8 @@ func (s *inside) leave(g uintptr, x *atomic.Uintptr) {
 }
 
 // here reports whether the calling goroutine runs a handler.
-func (s *inside) here() bool { return s.marked(lockrank.Goroutine()) }
-
-func (s *inside) marked(g uintptr) bool {
+func (s *inside) here() bool {
+	g := lockrank.Goroutine()
 	p := s.part(g)
 	return p.running.Load() != 0 && s.among(p, g)
 }
@@ -65,4 +64,13 @@ func (s *inside) among(p *part, g uintptr) bool {
 	}
 	_, there := s.more.Load(g)
 	return there
+}
+
+// mayUse is at the head of whatever communicates.
+func (l *Endpoint) mayUse(op string) error {
+	lockrank.CheckCommunication(op)
+	if inHandler.here() {
+		return ErrInHandler
+	}
+	return nil
 }

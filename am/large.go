@@ -76,14 +76,14 @@ func (x *Large) Send(ctx context.Context, v Via, rank int, payload []byte, args 
 	if ctx.Err() != nil {
 		return x.h.failed("send", rank, context.Cause(ctx))
 	}
-	s := &sending{p: l.known(rank), h: x.h, size: uint64(len(payload))}
+	s := &sending{p: l.core.known(rank), h: x.h, size: uint64(len(payload))}
 	if l.fences(v) {
 		s.v = v
 	}
-	s.w = l.waiter()
+	s.w = l.progress.waiter()
 	w := s.w
 	err := l.transfer(ctx, s, payload, args)
-	l.recycle(w)
+	l.progress.recycle(w)
 	return x.h.failed("send", rank, err)
 }
 
@@ -122,10 +122,10 @@ const (
 
 // transfer is Send: place, announcement, grant, data.
 func (l *Endpoint) transfer(ctx context.Context, s *sending, payload []byte, args []uint64) error {
-	l.begin(s.w, opAnnounce, s.h, s.p.rank)
-	l.mu.Lock()
-	err := l.transfersLocked(s.p).queue(s)
-	l.mu.Unlock()
+	l.progress.begin(s.w, opAnnounce, s.h, s.p.rank)
+	l.core.mu.Lock()
+	err := l.core.transfersLocked(s.p).queue(s)
+	l.core.mu.Unlock()
 	if err == nil {
 		err = l.awaitStep(ctx, s, stepQueued)
 	}
@@ -136,16 +136,16 @@ func (l *Endpoint) transfer(ctx context.Context, s *sending, payload []byte, arg
 	if err != nil {
 		return l.giveUp(s, err)
 	}
-	l.mu.Lock()
+	l.core.mu.Lock()
 	s.announce = true
-	l.stats.large.Announced++
-	l.mu.Unlock()
-	l.begin(s.w, opGrant, s.h, s.p.rank)
+	l.core.stats.large.Announced++
+	l.core.mu.Unlock()
+	l.progress.begin(s.w, opGrant, s.h, s.p.rank)
 	if err = l.awaitStep(ctx, s, stepAnnounced); err == nil && s.v != nil {
-		err = l.cfg.Fencer.Request(ctx, s.v, s.p.rank, s.off, len(payload))
+		err = l.core.cfg.Fencer.Request(ctx, s.v, s.p.rank, s.off, len(payload))
 	}
 	if err == nil {
-		l.begin(s.w, "post", s.h, s.p.rank)
+		l.progress.begin(s.w, "post", s.h, s.p.rank)
 		err = l.sendStep(ctx, s.p, &outgoing{kind: data, cat: long, token: s.token, payload: payload, off: s.off, w: s.w}, nil, s.w)
 	}
 	if err != nil {
@@ -161,10 +161,10 @@ func (s *sending) conclude(l *Endpoint) error {
 	if err != nil {
 		err = l.giveUp(s, err)
 	}
-	if s.size == 0 || s.p.rank == l.cfg.Rank {
+	if s.size == 0 || s.p.rank == l.core.cfg.Rank {
 		return err
 	}
-	l.beginAgain(s.w)
+	l.progress.beginAgain(s.w)
 	read := l.awaitRead(s.w)
 	if (read == ErrClosed || errors.As(read, new(*StallError))) && err != nil && err != read {
 		return errors.Join(err, read) // the network may read the data yet
@@ -175,22 +175,22 @@ func (s *sending) conclude(l *Endpoint) error {
 // awaitStep waits until a payload has gone on from a step.
 func (l *Endpoint) awaitStep(ctx context.Context, s *sending, from sendStep) error {
 	for {
-		l.mu.Lock()
+		l.core.mu.Lock()
 		step, err := s.step, s.err
 		if err == nil && step == from {
-			err = l.end
+			err = l.core.end
 			if from == stepQueued {
-				err = l.refusalLocked(announce)
+				err = l.core.refusalLocked(announce)
 			}
 		}
-		l.mu.Unlock()
+		l.core.mu.Unlock()
 		if err != nil || step != from {
 			return err
 		}
-		if err := l.stalled(s.w); err != nil {
+		if err := l.progress.stalled(s.w); err != nil {
 			return err
 		}
-		if err := l.await(ctx, s.w); err != nil {
+		if err := l.progress.await(ctx, s.w); err != nil {
 			return err
 		}
 	}
@@ -198,13 +198,13 @@ func (l *Endpoint) awaitStep(ctx context.Context, s *sending, from sendStep) err
 
 // delivered ends the payload whose data the network has, unless its peer is dead.
 func (l *Endpoint) delivered(s *sending) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.core.mu.Lock()
+	defer l.core.mu.Unlock()
 	if s.step == stepOver {
 		return s.err
 	}
 	s.step = stepOver
-	l.stats.large.Sent++
+	l.core.stats.large.Sent++
 	s.p.large.drop(s)
 	return nil
 }
@@ -212,7 +212,7 @@ func (l *Endpoint) delivered(s *sending) error {
 // giveUp ends a payload whose data were not sent, because of an error of its sender unless the
 // receiver was quicker to refuse it or to die. It returns the error that holds.
 func (l *Endpoint) giveUp(s *sending, err error) error {
-	l.mu.Lock()
+	l.core.mu.Lock()
 	announced := s.announce
 	switch {
 	case s.step == stepOver:
@@ -231,22 +231,22 @@ func (l *Endpoint) giveUp(s *sending, err error) error {
 	if announced {
 		switch _, refused := err.(*RefusedError); {
 		case refused:
-			l.stats.large.Refused++
+			l.core.stats.large.Refused++
 		case s.step == stepWithdrawn:
-			l.stats.large.Withdrawn++
+			l.core.stats.large.Withdrawn++
 		default:
-			l.stats.large.Ended++
+			l.core.stats.large.Ended++
 		}
 	}
 	withdrawn := s.step == stepWithdrawn
-	l.mu.Unlock()
+	l.core.mu.Unlock()
 	if withdrawn {
 		l.sendSurely(s.p, &outgoing{kind: withdraw, token: s.token}, nil, func() {
-			l.mu.Lock()
+			l.core.mu.Lock()
 			if s.told = true; s.answered {
 				s.p.large.drop(s)
 			}
-			l.mu.Unlock()
+			l.core.mu.Unlock()
 		})
 	}
 	return err
@@ -254,20 +254,20 @@ func (l *Endpoint) giveUp(s *sending, err error) error {
 
 // sendStep sends a step of a large payload as soon as it can; one to this rank is taken at once.
 func (l *Endpoint) sendStep(ctx context.Context, p *peer, o *outgoing, args []uint64, w *waiter) error {
-	if p.rank != l.cfg.Rank {
+	if p.rank != l.core.cfg.Rank {
 		return l.send(ctx, p, o, args, w)
 	}
 	h := head{kind: o.kind, cat: o.cat, nargs: uint8(len(args)), handler: o.handler, token: o.token, length: uint32(len(o.payload)), off: o.off}
 	copy(h.args[:], args)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.end != nil {
-		return l.end
+	l.core.mu.Lock()
+	defer l.core.mu.Unlock()
+	if l.core.end != nil {
+		return l.core.end
 	}
 	if o.kind == data {
-		return l.transfersLocked(p).copyLocked(&h, o.payload)
+		return l.core.transfersLocked(p).copyLocked(&h, o.payload)
 	}
-	return l.stepLocked(p, &h, o.payload)
+	return l.core.stepLocked(p, &h, o.payload)
 }
 
 // stepSender is the name of a goroutine that waits to send a step.
@@ -278,15 +278,15 @@ const stepSender = "step of a large payload"
 // missing. Then sent is called.
 func (l *Endpoint) sendSurely(p *peer, o *outgoing, args []uint64, sent func()) {
 	var err error
-	if p.rank == l.cfg.Rank {
+	if p.rank == l.core.cfg.Rank {
 		err = l.sendStep(context.Background(), p, o, args, nil)
 	} else {
-		err = l.trySend(p, o, args, nil)
+		err = l.emitter.trySend(p, o, args, nil)
 	}
 	if passing(err) {
-		l.cfg.Host.Go(stepSender, func() {
-			w := l.waiter()
-			defer l.recycle(w)
+		l.core.cfg.Host.Go(stepSender, func() {
+			w := l.progress.waiter()
+			defer l.progress.recycle(w)
 			w.op, w.rank, w.since = "answer", p.rank, 0
 			if l.send(context.Background(), p, o, args, w) == nil && sent != nil {
 				sent()
@@ -340,8 +340,8 @@ func (a *Announcement) Arg(i int) uint64 {
 
 // Granted is where in this rank's segment the payload goes, and whether it was granted memory.
 func (a *Announcement) Granted() (off uint64, ok bool) {
-	a.l.mu.Lock()
-	defer a.l.mu.Unlock()
+	a.l.core.mu.Lock()
+	defer a.l.core.mu.Unlock()
 	return a.off, a.granted
 }
 
@@ -352,7 +352,7 @@ func (a *Announcement) Payload() []byte {
 	if !ok {
 		return nil
 	}
-	return a.l.cfg.Segment[off : off+uint64(a.size) : off+uint64(a.size)]
+	return a.l.core.cfg.Segment[off : off+uint64(a.size) : off+uint64(a.size)]
 }
 
 // Grant gives the payload Size bytes of this rank's segment from an offset on, until Ended is
@@ -361,18 +361,18 @@ func (a *Announcement) Payload() []byte {
 // *fabric.BoundsError, after which other memory may be granted.
 func (a *Announcement) Grant(off uint64) error {
 	l := a.l
-	if err := fabric.CheckRange("grant", l.cfg.Rank, off, uint64(a.size), uint64(len(l.cfg.Segment))); err != nil {
+	if err := fabric.CheckRange("grant", l.core.cfg.Rank, off, uint64(a.size), uint64(len(l.core.cfg.Segment))); err != nil {
 		return err
 	}
-	l.mu.Lock()
+	l.core.mu.Lock()
 	if err := a.decideLocked(); err != nil {
-		l.mu.Unlock()
+		l.core.mu.Unlock()
 		return err
 	}
 	a.granted, a.off = true, off
 	a.watch = a.p.large.watch()
-	l.stats.large.Granted++
-	l.mu.Unlock()
+	l.core.stats.large.Granted++
+	l.core.mu.Unlock()
 	l.sendSurely(a.p, &outgoing{kind: grant, token: a.token}, []uint64{off, uint64(a.size)}, nil)
 	return nil
 }
@@ -384,13 +384,13 @@ func (a *Announcement) Refuse(reason error) error {
 		reason = errors.New("no reason is given")
 	}
 	l := a.l
-	l.mu.Lock()
+	l.core.mu.Lock()
 	err := a.decideLocked()
 	if err == nil {
 		a.p.large.forget(a)
-		l.stats.large.Declined++
+		l.core.stats.large.Declined++
 	}
-	l.mu.Unlock()
+	l.core.mu.Unlock()
 	if err == nil {
 		l.refuseLarge(a.p, a.token, reason.Error())
 	}

@@ -38,19 +38,19 @@ func (r *largeBook) register(t *Table) {
 
 // announce announces a payload to rank 1 as Send does, if that needs no wait.
 func (r *largeBook) announce(l *Endpoint) *sending {
-	s := &sending{p: l.known(1), h: r.x.h, size: largeSize, w: l.newWaiter()}
-	l.mu.Lock()
-	err := l.transfersLocked(s.p).queue(s)
-	l.mu.Unlock()
+	s := &sending{p: l.core.known(1), h: r.x.h, size: largeSize, w: l.core.newWaiter()}
+	l.core.mu.Lock()
+	err := l.core.transfersLocked(s.p).queue(s)
+	l.core.mu.Unlock()
 	if err != nil {
 		return nil
 	}
-	if err := l.trySend(s.p, &outgoing{kind: announce, handler: s.h.index, token: s.token}, []uint64{largeSize}, nil); err != nil {
+	if err := l.emitter.trySend(s.p, &outgoing{kind: announce, handler: s.h.index, token: s.token}, []uint64{largeSize}, nil); err != nil {
 		_ = l.giveUp(s, err)
 		return nil
 	}
 	s.announce = true
-	l.stats.large.Announced++
+	l.core.stats.large.Announced++
 	r.sends = append(r.sends, s)
 	return s
 }
@@ -64,8 +64,8 @@ func (r *largeBook) atRest(l *Endpoint) {
 			r.t.Fatalf("a payload has ended %d times (refused: %v)", n, refused)
 		}
 	}
-	if l.transfers+l.telling+l.calls.grants != 0 {
-		r.t.Fatalf("there are %d transfers, %d of %d functions run, %d entries", l.transfers, l.telling, len(r.seen), l.calls.grants)
+	if l.core.transfers+l.core.telling+l.core.calls.grants != 0 {
+		r.t.Fatalf("there are %d transfers, %d of %d functions run, %d entries", l.core.transfers, l.core.telling, len(r.seen), l.core.calls.grants)
 	}
 }
 
@@ -160,16 +160,16 @@ func TestHostileStepsCutOffTheirSender(t *testing.T) {
 				t.Errorf("cut off for %v, want one that %s", cut, c.rule)
 			}
 			stats := l.Stats()
-			if err := errors.Join(stats.Check(), l.pool.Check()); err != nil || len(p.free)+len(l.bare) != p.cfg.Slots {
-				t.Errorf("%v; %d of %d slots are posted", err, len(p.free)+len(l.bare), p.cfg.Slots)
+			if err := errors.Join(stats.Check(), l.core.pool.Check()); err != nil || len(p.free)+len(l.inbox.bare) != p.cfg.Slots {
+				t.Errorf("%v; %d of %d slots are posted", err, len(p.free)+len(l.inbox.bare), p.cfg.Slots)
 			}
-			if down := l.known(1).down; down != nil && s.err == nil {
+			if down := l.core.known(1).down; down != nil && s.err == nil {
 				t.Error("the payload that is announced to a rank that was cut off goes on")
 			} else if down != nil && !errors.Is(s.err, fabric.ErrPeerDown) && !errors.As(s.err, new(*RefusedError)) {
 				t.Error(s.err)
 			}
 			_ = l.Close()
-			l.cfg.Host.(*queuedHost).run()
+			l.core.cfg.Host.(*queuedHost).run()
 			r.atRest(l)
 		})
 	}
@@ -189,7 +189,7 @@ func TestAnAnnouncementToNobodyIsRefused(t *testing.T) {
 		if len(p.sent) != 1 {
 			t.Fatalf("%d messages were sent, want a refusal", len(p.sent))
 		}
-		text, err := got.decode(p.sent[0], l.hash)
+		text, err := got.decode(p.sent[0], l.core.hash)
 		if err != nil || got.kind != refusal || got.token != 50 || !strings.Contains(string(text), "names a receiver of large payloads that is not there") {
 			t.Errorf("%+v %q, %v", got, text, err)
 		}
@@ -217,29 +217,29 @@ func dataOfADeadPeer(t *testing.T, end string) {
 	p.arrive(t, 1, message(l, head{kind: grant, token: s.token, nargs: 2, args: [MaxArgs]uint64{8, largeSize}}, nil))
 	l.pollAll(t, p)
 	w := s.w
-	l.begin(w, "post", s.h, 1)
+	l.progress.begin(w, "post", s.h, 1)
 	o := &outgoing{kind: data, cat: long, token: s.token, payload: make([]byte, largeSize), off: s.off, w: w}
-	if err := l.trySend(s.p, o, nil, nil); err != nil {
+	if err := l.emitter.trySend(s.p, o, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	data := fabric.Event{Kind: fabric.Sent, Peer: 1, Cookie: w.token}
-	l.down(s.p, errors.New("found elsewhere"), false)
+	l.core.down(s.p, errors.New("found elsewhere"), false)
 	switch end {
 	case "their end":
 		p.events = append(p.events, data)
 	case "Close":
-		l.shut(ErrClosed)
+		l.core.shut(ErrClosed)
 	case "a stall":
-		l.net = &ticking{scripted: p, now: time.Hour}
-		l.cfg.StallAfter = 20 * time.Millisecond
+		l.core.net = &ticking{scripted: p, now: time.Hour}
+		l.core.cfg.StallAfter = 20 * time.Millisecond
 	}
 	// Where the network may read the payload yet the error says so.
 	err := s.conclude(l)
 	if !errors.Is(err, fabric.ErrPeerDown) || errors.Is(err, ErrClosed) != (end == "Close") || errors.As(err, new(*StallError)) != (end == "a stall") {
 		t.Error(err)
 	}
-	for i := range l.calls.e {
-		if l.calls.e[i].w == w {
+	for i := range l.core.calls.e {
+		if l.core.calls.e[i].w == w {
 			t.Error("an entry has the waiter of a Send that has returned")
 		}
 	}

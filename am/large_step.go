@@ -308,13 +308,13 @@ func (a *Announcement) announced() {
 		if failure != nil {
 			_ = a.Refuse(fmt.Errorf("the receiver panicked: %v", failure)) // unless it has decided
 		}
-		l.mu.Lock()
+		l.core.mu.Lock()
 		a.busy--
 		due := a.ended && a.busy == 0
 		if !due {
-			l.telling--
+			l.core.telling--
 		}
-		l.mu.Unlock()
+		l.core.mu.Unlock()
 		if due {
 			a.tell()
 		}
@@ -324,9 +324,9 @@ func (a *Announcement) announced() {
 // tell runs Ended.
 func (a *Announcement) tell() {
 	a.guard(func() { a.h.large.Ended(a, a.err) }, func(any) {
-		a.l.mu.Lock()
-		a.l.telling--
-		a.l.mu.Unlock()
+		a.l.core.mu.Lock()
+		a.l.core.telling--
+		a.l.core.mu.Unlock()
 	})
 }
 
@@ -340,13 +340,13 @@ func (a *Announcement) guard(f func(), then func(failure any)) {
 			v = "it called runtime.Goexit"
 		}
 		if v != nil {
-			a.l.stats.panics.Add(1)
-			a.l.report(a.p.rank, &RemoteError{Rank: a.l.cfg.Rank, Handler: a.h.name, Reason: Panicked, Text: clip(fmt.Sprint(v))})
+			a.l.core.stats.panics.Add(1)
+			a.l.core.report(a.p.rank, &RemoteError{Rank: a.l.core.cfg.Rank, Handler: a.h.name, Reason: Panicked, Text: clip(fmt.Sprint(v))})
 		}
-		fenceHandler(&a.l.cfg, a.p.rank)
+		fenceHandler(&a.l.core.cfg, a.p.rank)
 		then(v)
 	}()
-	fenceHandler(&a.l.cfg, a.p.rank)
+	fenceHandler(&a.l.core.cfg, a.p.rank)
 	f()
 	returned = true
 }

@@ -27,11 +27,11 @@ func TestWhoTakesNoRepliesIsGrantedNoMoreCredits(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
 	p := &choked{scripted: s}
-	l.net = p
-	l.table.find(0).f = func(c *Call) { _ = c.ReplyWith(Medium(make([]byte, argsSize+1))) }
+	l.core.net = p
+	l.core.table.find(0).f = func(c *Call) { _ = c.ReplyWith(Medium(make([]byte, argsSize+1))) }
 	hello(t, l, s, 1)
 	calls := func(from, most int) (n int) {
-		for ; n < most && l.pool.Account(from).Granted > l.pool.Account(from).Used; n++ {
+		for ; n < most && l.core.pool.Account(from).Granted > l.core.pool.Account(from).Used; n++ {
 			h := head{kind: request, wants: true, token: 1<<32 | 1}
 			h.credit.Want = 4
 			s.arrive(t, from, message(l, h, nil))
@@ -39,8 +39,8 @@ func TestWhoTakesNoRepliesIsGrantedNoMoreCredits(t *testing.T) {
 		}
 		return n
 	}
-	n, most := calls(1, 1000), l.cfg.Replies+l.flow.Window+1
-	if s := l.Stats(); n > most || n <= l.cfg.Replies || s.Unsent != n || len(cut) != 0 {
+	n, most := calls(1, 1000), l.core.cfg.Replies+l.core.flow.Window+1
+	if s := l.Stats(); n > most || n <= l.core.cfg.Replies || s.Unsent != n || len(cut) != 0 {
 		t.Errorf("%d calls came, and %d replies wait for a rank that takes none, want at most %d; cut off: %v", n, s.Unsent, most, cut)
 	}
 	hello(t, l, s, 2)
@@ -56,7 +56,7 @@ func TestWhoTakesNoRepliesIsGrantedNoMoreCredits(t *testing.T) {
 		t.Errorf("a rank that takes its replies again could make %d calls, want 100", n)
 	}
 	s2 := l.Stats()
-	if err := errors.Join(s2.Check(), l.pool.Check()); err != nil {
+	if err := errors.Join(s2.Check(), l.core.pool.Check()); err != nil {
 		t.Error(err)
 	}
 }
@@ -76,11 +76,11 @@ func TestAReplyWhileTheEndpointClosesSaysSo(t *testing.T) {
 	var cut []error
 	var owed *DeferredReply
 	l, s, _ := target(t, &cut)
-	l.table.find(0).f = func(c *Call) { owed = c.Defer(0) }
+	l.core.table.find(0).f = func(c *Call) { owed = c.Defer(0) }
 	hello(t, l, s, 1)
 	s.arrive(t, 1, message(l, head{kind: request, wants: true, token: 1}, nil))
 	l.pollAll(t, s)
-	l.net = &leaving{scripted: s, close: func() { _ = l.Close() }}
+	l.core.net = &leaving{scripted: s, close: func() { _ = l.Close() }}
 	if err := owed.ReplyWith(Medium(make([]byte, argsSize+1))); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}

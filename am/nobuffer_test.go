@@ -46,10 +46,10 @@ func TestWhoWaitsForASendBufferSleeps(t *testing.T) {
 			var cut []error
 			l, s, _ := target(t, &cut)
 			p := &exhausted{ticking: &ticking{scripted: s, now: time.Hour}}
-			l.net = p
-			l.cfg.StallAfter = time.Minute
+			l.core.net = p
+			l.core.cfg.StallAfter = time.Minute
 			hello(t, l, s, 1)
-			if err := l.table.find(0).PostWith(t.Context(), l, 1, payload); err != nil {
+			if err := l.core.table.find(0).PostWith(t.Context(), l, 1, payload); err != nil {
 				t.Fatal(err)
 			}
 			if n := l.Stats().NoBuffer; p.sleeps < exhaustedFor || n == 0 || len(s.sent) != 1 {
@@ -73,15 +73,15 @@ func TestASmallMediumTakesNoSendBuffer(t *testing.T) {
 	}{{0, MaxArgs, true}, {1, MaxArgs, false}, {8, 2, true}, {112, 2, true}, {113, 2, false}, {argsSize, 0, true}, {argsSize + 1, 0, false}} {
 		var cut []error
 		l, s, _ := target(t, &cut)
-		l.net = unbuffered{s}
+		l.core.net = unbuffered{s}
 		hello(t, l, s, 1)
-		credits := l.known(1).credits.Balance()
-		post := l.table.find(0).TryPostWith(l, 1, Medium(make([]byte, c.bytes)), make([]uint64, c.args)...)
-		answer := l.tryReply(l.known(1), &outgoing{kind: reply, cat: medium, token: 1, payload: make([]byte, c.bytes)}, make([]uint64, c.args))
+		credits := l.core.known(1).credits.Balance()
+		post := l.core.table.find(0).TryPostWith(l, 1, Medium(make([]byte, c.bytes)), make([]uint64, c.args)...)
+		answer := l.replier.tryReply(l.core.known(1), &outgoing{kind: reply, cat: medium, token: 1, payload: make([]byte, c.bytes)}, make([]uint64, c.args))
 		if (post == nil) != c.small || (answer == nil) != c.small || !c.small && (post != ErrNoBuffer || answer != ErrNoBuffer) {
 			t.Errorf("%d bytes, %d arguments: %v, %v", c.bytes, c.args, post, answer)
 		}
-		if left := l.known(1).credits.Balance(); !c.small && (left != credits || len(s.sent) != 0) {
+		if left := l.core.known(1).credits.Balance(); !c.small && (left != credits || len(s.sent) != 0) {
 			t.Errorf("%d bytes, %d arguments: %d credits of %d are left and %d messages were sent without a buffer", c.bytes, c.args, left, credits, len(s.sent))
 		}
 	}
@@ -107,17 +107,17 @@ func TestAReplyLeavesABufferToRequests(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
 	p := &single{scripted: s}
-	l.net = p
+	l.core.net = p
 	hello(t, l, s, 1)
-	w := l.waiter()
-	w.claim.p = l.known(1)
-	l.acquirer.buffers.Add(&w.claim.waiting, &w.claim)
+	w := l.progress.waiter()
+	w.claim.p = l.core.known(1)
+	l.core.acquirer.buffers.Add(&w.claim.waiting, &w.claim)
 	answer := &outgoing{kind: reply, cat: medium, token: 1, payload: make([]byte, argsSize+1)}
-	if err := l.tryReply(l.known(1), answer, nil); err != ErrNoBuffer || p.out != 0 {
+	if err := l.replier.tryReply(l.core.known(1), answer, nil); err != ErrNoBuffer || p.out != 0 {
 		t.Errorf("a reply behind a request that waits: %v, with %d buffers out", err, p.out)
 	}
 	w.claim.waiting.Leave()
-	if err := l.tryReply(l.known(1), answer, nil); err != nil || p.out != 1 {
+	if err := l.replier.tryReply(l.core.known(1), answer, nil); err != nil || p.out != 1 {
 		t.Errorf("a reply while no request waits: %v, with %d buffers out", err, p.out)
 	}
 }
@@ -128,23 +128,23 @@ func TestTheBufferOfABrokenReplyIsServed(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
 	hello(t, l, s, 1)
-	call := l.newWaiter()
-	if err := l.trySend(l.known(1), &outgoing{kind: request, wants: true, w: call}, nil, call); err != nil {
+	call := l.core.newWaiter()
+	if err := l.emitter.trySend(l.core.known(1), &outgoing{kind: request, wants: true, w: call}, nil, call); err != nil {
 		t.Fatal(err)
 	}
 	hello(t, l, s, 2)
-	for range l.cfg.Replies - 1 { // the others
-		if _, err := l.pool.ReserveReply(2); err != nil {
+	for range l.core.cfg.Replies - 1 { // the others
+		if _, err := l.core.pool.ReserveReply(2); err != nil {
 			t.Fatal(err)
 		}
 	}
-	next := l.newWaiter()
-	l.mu.Lock()
-	next.claim = claim{p: l.known(2), needs: needsCall, w: next}
-	if l.acquirer.acquire(&next.claim) {
+	next := l.core.newWaiter()
+	l.core.mu.Lock()
+	next.claim = claim{p: l.core.known(2), needs: needsCall, w: next}
+	if l.core.acquirer.acquire(&next.claim) {
 		t.Error("a reply buffer is free")
 	}
-	l.mu.Unlock()
+	l.core.mu.Unlock()
 	s.arrive(t, 1, message(l, head{kind: reply, token: call.token + 1}, nil))
 	l.pollAll(t, s)
 	if len(cut) != 1 || next.claim.next != acquired || !next.pending() {
@@ -156,18 +156,18 @@ func TestTheBufferOfABrokenReplyIsServed(t *testing.T) {
 // live.
 func TestARequestBehindOthersLearnsOfTheDeath(t *testing.T) {
 	for name, q := range map[string]func(l *Endpoint) *fifo{
-		"reply buffers": func(l *Endpoint) *fifo { return &l.acquirer.replies },
-		"send buffers":  func(l *Endpoint) *fifo { return &l.acquirer.buffers },
+		"reply buffers": func(l *Endpoint) *fifo { return &l.core.acquirer.replies },
+		"send buffers":  func(l *Endpoint) *fifo { return &l.core.acquirer.buffers },
 	} {
 		var cut []error
 		l, _, _ := target(t, &cut)
 		var w [2]*waiter
 		for i, rank := range []int{2, 1} {
-			w[i] = l.waiter()
-			w[i].claim.p, w[i].claim.next = l.known(rank), stageReply
+			w[i] = l.progress.waiter()
+			w[i].claim.p, w[i].claim.next = l.core.known(rank), stageReply
 			q(l).Add(&w[i].claim.waiting, &w[i].claim)
 		}
-		l.down(l.known(1), nil, true)
+		l.core.down(l.core.known(1), nil, true)
 		if !w[1].pending() {
 			t.Errorf("a request that waits for %s is not woken by the death of its peer", name)
 		}

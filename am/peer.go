@@ -60,13 +60,16 @@ func (c *core) openLocked(p *peer, now time.Duration) error {
 	return c.pool.Open(p.rank, connection, now)
 }
 
+// stock is what an acquirer takes from.
+type stock struct{ c *core }
+
 // takeBoth implements resources.
-func (c *core) takeBoth(p *peer, call bool) bool {
+func (s stock) takeBoth(p *peer, call bool) bool {
 	if p.credits.Balance() == 0 {
 		return false
 	}
 	if call {
-		if _, err := c.pool.ReserveReply(p.rank); err != nil {
+		if _, err := s.c.pool.ReserveReply(p.rank); err != nil {
 			return false
 		}
 	}
@@ -75,49 +78,49 @@ func (c *core) takeBoth(p *peer, call bool) bool {
 }
 
 // takeReply implements resources.
-func (c *core) takeReply(p *peer) bool {
-	_, err := c.pool.ReserveReply(p.rank)
+func (s stock) takeReply(p *peer) bool {
+	_, err := s.c.pool.ReserveReply(p.rank)
 	return err == nil
 }
 
 // giveReply implements resources. The reservation of a dead peer has ended with it.
-func (c *core) giveReply(p *peer) { c.pool.CancelReply(p.rank, connection) }
+func (s stock) giveReply(p *peer) { s.c.pool.CancelReply(p.rank, connection) }
 
 // takeCredit implements resources. The sender's account notes that a credit is wanted.
-func (c *core) takeCredit(p *peer) bool {
+func (s stock) takeCredit(p *peer) bool {
 	now := time.Duration(0)
 	if p.credits.Balance() == 0 {
-		now = c.net.Now()
+		now = s.c.net.Now()
 	}
 	if _, err := p.credits.Take(now); err == nil {
 		return true
 	}
-	c.enlistLocked(p)
+	s.c.enlistLocked(p)
 	if at, ok := p.credits.Due(); ok { // the leader, which asks for credits, may sleep
-		c.armFrom(now, at)
+		s.c.armFrom(now, at)
 	}
 	return false
 }
 
 // giveCredit implements resources.
-func (c *core) giveCredit(p *peer) { p.credits.Cancel(connection) }
+func (s stock) giveCredit(p *peer) { p.credits.Cancel(connection) }
 
 // takeBuffer implements resources.
-func (c *core) takeBuffer() (fabric.SendBuf, bool) {
-	b, err := c.net.Reserve(0)
+func (s stock) takeBuffer() (fabric.SendBuf, bool) {
+	b, err := s.c.net.Reserve(0)
 	if err != nil {
-		c.arm(c.net.Now() + retryAfter) // no event tells that a buffer has come free
+		s.c.arm(s.c.net.Now() + retryAfter) // no event tells that a buffer has come free
 	}
 	return b, err == nil
 }
 
 // giveBuffer implements resources.
-func (c *core) giveBuffer(b fabric.SendBuf) { c.net.Release(b) }
+func (s stock) giveBuffer(b fabric.SendBuf) { s.c.net.Release(b) }
 
 // enlistLocked has the service look after a peer, if there is reason: questions to repeat, or a
 // full queue.
 func (c *core) enlistLocked(p *peer) {
-	if !p.asking && (p.full || p.credits.Restless()) {
+	if !p.asking && (p.full || p.credits.ControlPending()) {
 		p.asking = true
 		c.asking = append(c.asking, p)
 	}
@@ -133,4 +136,22 @@ func (c *core) eachPeer(f func(*peer)) {
 			p.sending.Unlock()
 		}
 	}
+}
+
+// death is one that the network of this endpoint has not found.
+type death struct {
+	rank  int
+	cause error
+	next  *death
+}
+
+// peerDown reports a death. It may be called with any lock held, and by the network.
+func (c *core) peerDown(rank int, cause error) {
+	if rank < 0 || rank >= c.peers.Len() || rank == c.cfg.Rank {
+		return
+	}
+	d := &death{rank: rank, cause: cause}
+	for d.next = c.deaths.Load(); !c.deaths.CompareAndSwap(d.next, d); d.next = c.deaths.Load() {
+	}
+	c.net.Wake()
 }

@@ -71,7 +71,7 @@ func TestTheSuiteFindsPlantedFaults(t *testing.T) {
 	all := faulttest.Suite{Package: "am", Run: "^TestConformanceInSimulation$", Args: []string{"-test.short"}, Timeout: 2 * time.Minute, Known: true}
 	all.Check(t,
 		faulttest.Fault{
-			Name: "handlers run before buffers are posted", Edits: edit("receive_datapath.go", "\terr := x.pool.Reposted(b.taken, now)\n", "\tvar err error\n"),
+			Name: "handlers run before buffers are posted", Edits: edit("receive_datapath.go", "\terr := c.pool.Reposted(b.taken, now)\n", "\tvar err error\n"),
 			Found: "handlers may not run",
 		},
 		faulttest.Fault{

@@ -29,10 +29,10 @@ func (h *Handler) Prepare(ctx context.Context, v Via, rank, size int) (*Prepared
 	if err != ErrNoBuffer {
 		return p.through(v), err
 	}
-	w := l.waiter()
-	defer l.recycle(w)
-	l.begin(w, "prepare", h, rank)
-	err = l.reserve(l.known(rank), &w.claim, l.acquirer.acquire)
+	w := l.progress.waiter()
+	defer l.progress.recycle(w)
+	l.progress.begin(w, "prepare", h, rank)
+	err = l.reserve(l.core.known(rank), &w.claim, l.core.acquirer.acquire)
 	if err == ErrNoBuffer {
 		if err = l.awaitClaim(ctx, w, request); err != nil {
 			l.abandon(w)
@@ -65,14 +65,14 @@ func (h *Handler) tryPrepare(l *Endpoint, rank, size int) (*Prepared, error) {
 	if err := h.check("prepare", l, rank, &Payload{}, nil); err != nil {
 		return nil, err
 	}
-	if l.cfg.Prepares == 0 {
+	if l.core.cfg.Prepares == 0 {
 		return nil, &SizeError{"messages prepared at once", 1, 0, "Config.Prepares must be at least 1, and less than Config.Sends"}
 	}
-	if size < 0 || size > l.cfg.MaxMedium {
-		return nil, &SizeError{"a Medium payload in bytes", size, l.cfg.MaxMedium, "use a Long message, or a larger Config.MaxMedium"}
+	if size < 0 || size > l.core.cfg.MaxMedium {
+		return nil, &SizeError{"a Medium payload in bytes", size, l.core.cfg.MaxMedium, "use a Long message, or a larger Config.MaxMedium"}
 	}
 	var c claim
-	if err := l.reserve(l.known(rank), &c, l.acquirer.try); err != nil {
+	if err := l.reserve(l.core.known(rank), &c, l.core.acquirer.try); err != nil {
 		return nil, err
 	}
 	return h.prepared(l, rank, size, c.buf), nil
@@ -81,14 +81,14 @@ func (h *Handler) tryPrepare(l *Endpoint, rank, size int) (*Prepared, error) {
 // reserve takes a send buffer for the program, in a way of the acquirer's. The buffer is counted
 // before another goroutine can end the endpoint: Close takes its memory.
 func (l *Endpoint) reserve(p *peer, c *claim, take func(*claim) bool) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err := l.refusalLocked(request); err != nil {
+	l.core.mu.Lock()
+	defer l.core.mu.Unlock()
+	if err := l.core.refusalLocked(request); err != nil {
 		return err
 	}
 	*c = claim{p: p, needs: needsPrepare, w: c.w}
 	if !take(c) {
-		l.stats.noBuffer.Add(1)
+		l.core.stats.noBuffer.Add(1)
 		return ErrNoBuffer
 	}
 	return nil
@@ -113,9 +113,9 @@ func (p *Prepared) Cancel() {
 	}
 	l := p.l
 	p.over = true
-	l.mu.Lock()
-	l.acquirer.cancel(p.buf)
-	l.mu.Unlock()
+	l.core.mu.Lock()
+	l.core.acquirer.cancel(p.buf)
+	l.core.mu.Unlock()
 }
 
 // out is the message; its payload is in the buffer.
@@ -156,14 +156,14 @@ func (p *Prepared) TryCommit(args ...uint64) error {
 		return err
 	}
 	o := p.out()
-	if p.rank == p.l.cfg.Rank {
-		err := p.l.sendToSelf(&o, args)
+	if p.rank == p.l.core.cfg.Rank {
+		err := p.l.inbox.sendToSelf(&o, args)
 		if err == nil {
 			p.Cancel() // the buffer was not needed
 		}
 		return err
 	}
-	err := p.l.trySend(p.l.known(p.rank), &o, args, nil)
+	err := p.l.emitter.trySend(p.l.core.known(p.rank), &o, args, nil)
 	p.over = err == nil
 	return err
 }
@@ -176,20 +176,20 @@ func (p *Prepared) CommitCall(ctx context.Context, args ...uint64) (r Reply, err
 		return Reply{}, err
 	}
 	o := p.out()
-	w := p.l.waiter()
+	w := p.l.progress.waiter()
 	o.wants, o.w = true, w
-	o.at = p.l.begin(w, "call", p.h, p.rank)
+	o.at = p.l.progress.begin(w, "call", p.h, p.rank)
 	err = p.first(&o, args)
 	if passing(err) {
-		err = p.l.send(ctx, p.l.known(p.rank), &o, args, w)
+		err = p.l.send(ctx, p.l.core.known(p.rank), &o, args, w)
 	}
 	if err != nil {
-		p.l.recycle(w)
+		p.l.progress.recycle(w)
 		return Reply{}, p.h.failed("call", p.rank, err)
 	}
 	err = p.h.conclude(ctx, p.l, p.rank, w, &r)
 	if p.v != nil {
-		p.l.cfg.Fencer.Reply(p.v, p.rank, err)
+		p.l.core.cfg.Fencer.Reply(p.v, p.rank, err)
 	}
 	return r, err
 }
@@ -197,11 +197,11 @@ func (p *Prepared) CommitCall(ctx context.Context, args ...uint64) (r Reply, err
 // first tries to send the message out of its buffer, and ends the Prepared. A message that has to
 // wait then queues like any other.
 func (p *Prepared) first(o *outgoing, args []uint64) error {
-	if p.rank == p.l.cfg.Rank {
+	if p.rank == p.l.core.cfg.Rank {
 		return p.toSelf(o, args)
 	}
 	o.commits = true
-	err := p.l.trySend(p.l.known(p.rank), o, args, nil)
+	err := p.l.emitter.trySend(p.l.core.known(p.rank), o, args, nil)
 	o.commits = false
 	if p.over = o.buf == nil || err == nil; !p.over { // refused, or the network has no room
 		o.payload, o.buf = append([]byte(nil), o.payload...), nil
@@ -212,7 +212,7 @@ func (p *Prepared) first(o *outgoing, args []uint64) error {
 
 // toSelf is for this rank: the buffer is not needed.
 func (p *Prepared) toSelf(o *outgoing, args []uint64) error {
-	err := p.l.sendToSelf(o, args)
+	err := p.l.inbox.sendToSelf(o, args)
 	p.Cancel()
 	return err
 }

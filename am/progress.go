@@ -15,7 +15,10 @@ import (
 // No wake-up is lost: a goroutine that parks is in the list first, and then tries for the lead and
 // looks at its signal once more; a leader gives up the lead first, and then looks at the list.
 type progress struct {
-	inbox
+	*core
+	emitter *emitter
+	replier *replier
+	inbox   *inbox
 	lead    atomic.Bool
 	waiting atomic.Int32 // length of core.parked
 
@@ -82,7 +85,7 @@ func (g *progress) waitFor(ctx context.Context, w *waiter) error {
 				return err
 			}
 		}
-		if g.unclaimed.Load() > 0 && g.help() {
+		if g.inbox.unclaimed.Load() > 0 && g.inbox.help() {
 			began = 0 // it may have taken long
 			continue
 		}
@@ -91,7 +94,7 @@ func (g *progress) waitFor(ctx context.Context, w *waiter) error {
 				g.waits++
 			}
 			if b := g.collect(ctx, w, began, false); b != nil {
-				g.run(b)
+				g.inbox.run(b)
 			}
 		} else if err := g.park(ctx, w, !counted); err != nil {
 			return err
@@ -146,7 +149,7 @@ func (g *progress) collect(ctx context.Context, w *waiter, known time.Duration, 
 			g.cfg.Sharing.Learn(gave, g.taken > 0 || w.pending())
 			gave = 0
 		}
-		if b.n > 0 || w.pending() || g.unclaimed.Load() > 0 || ctx.Err() != nil || g.closing.Load() || g.overdue(w, now) {
+		if b.n > 0 || w.pending() || g.inbox.unclaimed.Load() > 0 || ctx.Err() != nil || g.closing.Load() || g.overdue(w, now) {
 			break
 		}
 		if from == 0 || g.taken > 0 {
@@ -177,7 +180,7 @@ func (g *progress) leaderBatch() *batch {
 	b := g.spare
 	g.spare = nil
 	if b == nil {
-		b = g.batch()
+		b = g.inbox.batch()
 	}
 	return b
 }
@@ -188,7 +191,7 @@ func (g *progress) leaveWith(b *batch) *batch {
 	if b.n == 0 && b.taken == 0 {
 		g.spare, b = b, nil
 	} else {
-		g.offer(b)
+		g.inbox.offer(b)
 	}
 	g.leave()
 	return b
@@ -208,10 +211,11 @@ func (g *progress) budget(sleep bool) time.Duration {
 // that is not 0 and something comes within the budget. Then the time is behind by that much and no
 // more, which recalls of credits and the like do not mind; a clock costs as much as two locks.
 func (g *progress) round(b *batch, budget, known time.Duration) time.Duration {
-	n, err := g.net.Poll(b.events[:], budget)
+	c := g.core
+	n, err := c.net.Poll(b.events[:], budget)
 	now := known
 	if now == 0 || n == 0 {
-		now = g.net.Now()
+		now = c.net.Now()
 	}
 	g.taken = n
 	if n > 0 {
@@ -221,26 +225,26 @@ func (g *progress) round(b *batch, budget, known time.Duration) time.Duration {
 		g.fail(err)
 		return now
 	}
-	g.mu.Lock()
-	g.rounding = true
-	g.processLocked(b, n, now)
-	err = g.settleLocked(b, n, now)
-	g.rounding = false
+	c.mu.Lock()
+	c.rounding = true
+	g.inbox.processLocked(b, n, now)
+	err = g.inbox.settleLocked(b, n, now)
+	c.rounding = false
 	var quick []func()
-	if len(g.quick) > 0 {
-		quick, g.quick = g.quick, nil
+	if len(c.quick) > 0 {
+		quick, c.quick = c.quick, nil
 	}
-	g.stats.waits += g.waits
+	c.stats.waits += g.waits
 	g.waits = 0
 	due := !g.nothingDueLocked(now)
-	g.mu.Unlock()
+	c.mu.Unlock()
 	for _, f := range quick {
 		f()
 	}
 	if err != nil {
 		g.fail(err)
 	}
-	if g.deaths.Load() != nil && g.takeDeaths() || due {
+	if c.deaths.Load() != nil && g.takeDeaths() || due {
 		g.service(now)
 	}
 	return now
@@ -267,11 +271,6 @@ func (g *progress) sleep(ctx context.Context, w *waiter) {
 	w.mode.Store(awake)
 }
 
-// overdue reports whether w waits for too long.
-func (g *progress) overdue(w *waiter, now time.Duration) bool {
-	return w.since != 0 && now-w.since >= g.cfg.StallAfter
-}
-
 // rounds counts the polls.
 func (g *progress) rounds() uint64 {
 	g.mu.Lock()
@@ -289,7 +288,7 @@ func (g *progress) attend() {
 		for rest := pause; rest > 0 && !g.closing.Load(); rest -= attendStep {
 			g.cfg.Host.Sleep(min(rest, attendStep))
 		}
-		if g.help() || g.rounds() != seen {
+		if g.inbox.help() || g.rounds() != seen {
 			pause = g.cfg.AttendAfter
 			continue
 		}
@@ -308,8 +307,8 @@ func (g *progress) attendNow() {
 	g.attends.Store(true)
 	for {
 		w.state.Store(0)
-		g.run(g.collect(context.Background(), w, 0, true))
-		g.help()
+		g.inbox.run(g.collect(context.Background(), w, 0, true))
+		g.inbox.help()
 		if g.closing.Load() || g.waiting.Load() > 0 || !g.tryLead() {
 			break
 		}

@@ -32,17 +32,17 @@ func (l *Endpoint) EndRequests(ctx context.Context) error {
 		return err
 	}
 	lockrank.MustHoldNone("end requests")
-	l.mu.Lock()
-	l.sealed, l.mute = true, true
-	l.acquirer.unparkAll(nil)
-	l.mu.Unlock()
-	l.eachPeer(func(p *peer) {
-		l.mu.Lock()
-		l.acquirer.unparkAll(p)
+	l.core.mu.Lock()
+	l.core.sealed, l.core.mute = true, true
+	l.core.acquirer.unparkAll(nil)
+	l.core.mu.Unlock()
+	l.core.eachPeer(func(p *peer) {
+		l.core.mu.Lock()
+		l.core.acquirer.unparkAll(p)
 		if p.large != nil {
 			p.large.unparkQueued()
 		}
-		l.mu.Unlock()
+		l.core.mu.Unlock()
 	})
 	return l.calm(ctx, "end requests", func() (e InFlightError) { e.Messages = l.unsent(); return e }, nil)
 }
@@ -57,9 +57,9 @@ func (l *Endpoint) Drain(ctx context.Context) error {
 		return err
 	}
 	lockrank.MustHoldNone("drain")
-	l.mu.Lock()
-	l.mute = true // else one that has closed would be found dead, and Close not count the calls to it
-	l.mu.Unlock()
+	l.core.mu.Lock()
+	l.core.mute = true // else one that has closed would be found dead, and Close not count the calls to it
+	l.core.mu.Unlock()
 	return l.calm(ctx, "drain", func() InFlightError {
 		return InFlightError{Handlers: l.look().running, Transfers: l.receiving()}
 	}, l.stillSince)
@@ -74,7 +74,7 @@ func (l *Endpoint) calm(ctx context.Context, op string, left func() InFlightErro
 	for look := l.look(); ; {
 		rest := left()
 		none := rest == InFlightError{}
-		if end := l.ended(); end != nil {
+		if end := l.core.ended(); end != nil {
 			return end
 		}
 		if none && (still == nil || still(&look)) {
@@ -84,23 +84,23 @@ func (l *Endpoint) calm(ctx context.Context, op string, left func() InFlightErro
 			rest.Op, rest.Cause = op, context.Cause(ctx)
 			return &rest
 		}
-		before := l.rounds()
+		before := l.progress.rounds()
 		if _, err := l.Test(); err != nil {
 			return err
 		}
-		if !none || l.rounds() == before {
+		if !none || l.progress.rounds() == before {
 			// Handlers and deferred replies end without an event: look again soon.
-			l.net.Wake()
-			l.cfg.Host.Sleep(time.Millisecond)
+			l.core.net.Wake()
+			l.core.cfg.Host.Sleep(time.Millisecond)
 		}
 	}
 }
 
 // unfinished is what Quiesce waits for beside arrivals.
 func (l *Endpoint) unfinished() InFlightError {
-	l.mu.Lock()
-	rest, owes := l.inFlightLocked(), l.owesLocked()
-	l.mu.Unlock()
+	l.core.mu.Lock()
+	rest, owes := l.core.inFlightLocked(), l.owesLocked()
+	l.core.mu.Unlock()
 	if rest == (InFlightError{}) {
 		rest.Unsent = owes
 	}
@@ -111,32 +111,26 @@ func (l *Endpoint) unfinished() InFlightError {
 // unsent counts the messages that the network may not have brought to their targets: those whose
 // send buffers it has, and those that it has copied, about which it finds out when asked.
 func (l *Endpoint) unsent() int {
-	l.mu.Lock() // no buffer changes from one count to the other
-	s, prepared := l.net.Stats(), l.acquirer.prepared-l.acquirer.reserving()
-	l.mu.Unlock()
+	l.core.mu.Lock() // no buffer changes from one count to the other
+	s, prepared := l.core.net.Stats(), l.core.acquirer.prepared-l.core.acquirer.reserving()
+	l.core.mu.Unlock()
 	if s.Unconfirmed > 0 {
-		_ = l.net.Kick() // Poll reports a network that is lost
+		_ = l.core.net.Kick() // Poll reports a network that is lost
 	}
-	return l.cfg.Sends + l.cfg.ReplySends - prepared - s.FreeSends + s.Unconfirmed
+	return l.core.cfg.Sends + l.core.cfg.ReplySends - prepared - s.FreeSends + s.Unconfirmed
 }
 
 // owes counts the replies that the network does not have yet, also those that are being made or
 // sent, and in no list then. The endpoint's lock is held.
 func (l *Endpoint) owesLocked() int {
-	return int(l.stats.wanted - l.stats.answered - l.stats.nowhere.Load())
-}
-
-// glance is what had arrived at some time, and how many of the handlers run.
-type glance struct {
-	arrived, empty uint64
-	running        int
+	return int(l.core.stats.wanted - l.core.stats.answered - l.core.stats.nowhere.Load())
 }
 
 func (l *Endpoint) look() glance {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := &l.stats
-	return glance{arrived: s.requests + s.replies + s.pinged + s.broken + s.ignored + s.large.StepsArrived, empty: s.empty, running: l.handlingLocked()}
+	l.core.mu.Lock()
+	defer l.core.mu.Unlock()
+	s := &l.core.stats
+	return glance{arrived: s.requests + s.replies + s.pinged + s.broken + s.ignored + s.large.StepsArrived, empty: s.empty, running: l.core.handlingLocked()}
 }
 
 // stillSince reports whether nothing has arrived since a look, which is renewed if something has,
@@ -150,4 +144,10 @@ func (l *Endpoint) stillSince(look *glance) bool {
 		return false
 	}
 	return now.empty >= look.empty+3 && now.running == 0
+}
+
+// glance is what had arrived at some time, and how many of the handlers run.
+type glance struct {
+	arrived, empty uint64
+	running        int
 }

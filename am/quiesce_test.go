@@ -14,7 +14,7 @@ func TestEndRequestsWaitsForAMessageBeingSent(t *testing.T) {
 	l, s, _ := target(t, &cut)
 	p := closableOver(l, s)
 	hello(t, l, s, 1)
-	h := l.table.find(0)
+	h := l.core.table.find(0)
 	p.at, p.proceed = make(chan struct{}), make(chan struct{})
 	sent, sealed := make(chan error), make(chan error)
 	go func() { sent <- h.Post(context.Background(), l, 1) }()
@@ -40,11 +40,11 @@ func TestEndRequestsWaitsForMessagesNotCalls(t *testing.T) {
 	var cut []error
 	l, s, _ := target(t, &cut)
 	hello(t, l, s, 1)
-	if _, err := l.table.find(0).Start(t.Context(), l, 1, Payload{}); err != nil {
+	if _, err := l.core.table.find(0).Start(t.Context(), l, 1, Payload{}); err != nil {
 		t.Fatal(err)
 	}
 	p := &copying{scripted: s, unconfirmed: 3}
-	l.net = p
+	l.core.net = p
 	if err := l.EndRequests(t.Context()); err != nil || p.unconfirmed != 0 {
 		t.Errorf("%v, with %d messages that may not have arrived", err, p.unconfirmed)
 	}
@@ -62,11 +62,11 @@ func TestDrainWaitsForNothingOfThisRank(t *testing.T) {
 	var cut []error
 	l, s, ran := target(t, &cut)
 	hello(t, l, s, 1)
-	if _, err := l.table.find(0).Start(t.Context(), l, 1, Payload{}); err != nil {
+	if _, err := l.core.table.find(0).Start(t.Context(), l, 1, Payload{}); err != nil {
 		t.Fatal(err)
 	}
 	p := &copying{scripted: s, unconfirmed: 2}
-	l.net = p
+	l.core.net = p
 	s.arrive(t, 1, message(l, head{kind: request}, nil))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -83,16 +83,16 @@ func TestBehindEndRequestsOrDrainNobodyIsPinged(t *testing.T) {
 			l, s, _ := target(t, &cut)
 			p := &timed{scripted: s}
 			p.now.Store(int64(time.Hour))
-			l.net = p
+			l.core.net = p
 			hello(t, l, s, 1)
-			if _, err := l.table.find(0).Start(t.Context(), l, 1, Payload{}); err != nil {
+			if _, err := l.core.table.find(0).Start(t.Context(), l, 1, Payload{}); err != nil {
 				t.Fatal(err)
 			}
 			before := len(s.sent)
-			p.now.Add(int64(l.cfg.PingAfter + 1))
+			p.now.Add(int64(l.core.cfg.PingAfter + 1))
 			err := leave(l, t.Context())
 			_, poll := l.Test()
-			if err := l.trySend(l.known(1), &outgoing{kind: ping}, nil, nil); !errors.Is(err, ErrClosed) { // who chose a rank before
+			if err := l.emitter.trySend(l.core.known(1), &outgoing{kind: ping}, nil, nil); !errors.Is(err, ErrClosed) { // who chose a rank before
 				t.Errorf("a ping: %v", err)
 			}
 			if err := errors.Join(err, poll); err != nil || len(s.sent) != before {
@@ -111,7 +111,7 @@ func TestDrainWaitsForHandlers(t *testing.T) {
 	l, s, _ := target(t, &cut)
 	hello(t, l, s, 1)
 	begun, end := make(chan struct{}), make(chan struct{})
-	l.table.find(0).f = func(*Call) { close(begun); <-end }
+	l.core.table.find(0).f = func(*Call) { close(begun); <-end }
 	s.arrive(t, 1, message(l, head{kind: request}, nil))
 	polled := make(chan error)
 	go func() { _, err := l.Test(); polled <- err }()

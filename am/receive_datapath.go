@@ -10,7 +10,8 @@ import (
 
 // inbox takes what arrives, and runs the handlers of requests.
 type inbox struct {
-	replier
+	*core
+	replier   *replier
 	unclaimed atomic.Int32          // requests of active whose handlers no goroutine has begun
 	active    []*batch              // those with several handlers that run; under the lock
 	batches   []*batch              // free ones; likewise
@@ -98,9 +99,10 @@ func (x *inbox) processLocked(b *batch, n int, now time.Duration) {
 // settleLocked ends a round that brought n events: buffers that handlers need have spares in their
 // place. It reports whether the pool's rules hold.
 func (x *inbox) settleLocked(b *batch, n int, now time.Duration) error {
-	x.stats.polls++
+	c := x.core
+	c.stats.polls++
 	if n == 0 {
-		x.stats.empty++
+		c.stats.empty++
 	}
 	if b.taken == 0 {
 		return nil
@@ -110,13 +112,13 @@ func (x *inbox) settleLocked(b *batch, n int, now time.Duration) error {
 			return err
 		}
 	}
-	err := x.pool.Reposted(b.taken, now)
+	err := c.pool.Reposted(b.taken, now)
 	if b.freed {
-		x.acquirer.serve(&x.acquirer.replies)
+		c.acquirer.serve(&c.acquirer.replies)
 	}
 	b.taken, b.freed = 0, false
 	if err == nil && b.n > 0 {
-		err = x.pool.BeforeHandlers()
+		err = c.pool.BeforeHandlers()
 	}
 	return err
 }
@@ -182,25 +184,26 @@ func (x *inbox) arrivedLocked(b *batch, p *peer, e *fabric.Event, now time.Durat
 // shortLocked takes a Short that says nothing of credits: the straight path. It does what
 // accountLocked and arrivedLocked do for any message.
 func (x *inbox) shortLocked(b *batch, p *peer, w *work, now time.Duration) (err error) {
+	c := x.core
 	if w.head.kind == request {
-		if err = x.pool.Arrived(p.rank, connection, now); err == nil {
-			x.stats.requests++
+		if err = c.pool.Arrived(p.rank, connection, now); err == nil {
+			c.stats.requests++
 			if w.head.wants {
-				x.stats.wanted++
+				c.stats.wanted++
 			}
 			w.payload = nil
 			b.n++
 			return nil
 		}
-	} else if err = x.pool.ReplyArrived(p.rank, connection); err == nil {
+	} else if err = c.pool.ReplyArrived(p.rank, connection); err == nil {
 		err = x.answeredLocked(p, p.rank, &w.head, nil)
 	}
 	b.freed = true
 	if err != nil {
-		x.stats.broken++
+		c.stats.broken++
 		return err
 	}
-	x.stats.replies++
+	c.stats.replies++
 	return nil
 }
 

@@ -10,7 +10,10 @@ import (
 
 // replier sends replies. A reply takes neither place nor credit; without a send buffer it waits in
 // memory. So a handler never waits.
-type replier struct{ emitter }
+type replier struct {
+	*core
+	emitter *emitter
+}
 
 // reply sends a reply or a failure.
 func (r *replier) reply(rank int, o *outgoing, args []uint64) error {
@@ -80,7 +83,7 @@ func (r *replier) tryReply(p *peer, o *outgoing, args []uint64) error {
 	}
 	b, err := r.reserve()
 	if err != nil {
-		return r.obstacle(err)
+		return r.emitter.obstacle(err)
 	}
 	p.sending.Lock()
 	err = r.launchReply(p, o, args, &b)
@@ -105,7 +108,7 @@ func (r *replier) launchReply(p *peer, o *outgoing, args []uint64, b *fabric.Sen
 		return ErrNoBuffer
 	}
 	var (
-		now    = r.dateLocked(p, o)
+		now    = r.emitter.dateLocked(p, o)
 		cookie uint64
 		err    error
 	)
@@ -113,15 +116,15 @@ func (r *replier) launchReply(p *peer, o *outgoing, args []uint64, b *fabric.Sen
 		h.kind, h.cat, h.wants, h.nargs, h.handler = reply, o.cat, false, uint8(len(args)), 0
 		h.token, h.length, h.credit = o.token, uint32(len(o.payload)), flow.Header{}
 		r.stats.answered++
-		err = r.sendHead(p, b, o.payload, args, now, sendFlags|fabric.Urgent)
+		err = r.emitter.sendHead(p, b, o.payload, args, now, sendFlags|fabric.Urgent)
 	} else {
-		cookie = r.enterLocked(p, o, len(args), now)
+		cookie = r.emitter.enterLocked(p, o, len(args), now)
 		r.mu.Unlock()
-		err = r.emit(p, o, args, b, cookie, sendFlags|fabric.Urgent)
+		err = r.emitter.emit(p, o, args, b, cookie, sendFlags|fabric.Urgent)
 	}
 	if err != nil {
 		r.mu.Lock()
-		r.withdrawLocked(p, o, &p.head, cookie)
+		r.emitter.withdrawLocked(p, o, &p.head, cookie)
 		p.credits.Unsaid(&p.head.credit)
 		r.mu.Unlock()
 	}

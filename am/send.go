@@ -11,7 +11,7 @@ import (
 // gives.
 func (l *Endpoint) send(ctx context.Context, p *peer, o *outgoing, args []uint64, w *waiter) error {
 	began := o.at
-	err := l.trySend(p, o, args, w)
+	err := l.emitter.trySend(p, o, args, w)
 	if err == nil && o.cat != long && len(o.payload) <= copiedSoon {
 		w.began = began
 	}
@@ -20,14 +20,14 @@ func (l *Endpoint) send(ctx context.Context, p *peer, o *outgoing, args []uint64
 	}
 	for passing(err) {
 		if err = l.awaitClaim(ctx, w, o.kind); err == nil {
-			err = l.sendAcquired(p, o, args, &w.claim)
+			err = l.emitter.sendAcquired(p, o, args, &w.claim)
 		}
 	}
 	if err != nil {
 		l.abandon(w)
 		return err
 	}
-	l.beginAgain(w)
+	l.progress.beginAgain(w)
 	return nil
 }
 
@@ -35,20 +35,20 @@ func (l *Endpoint) send(ctx context.Context, p *peer, o *outgoing, args []uint64
 // caller abandons it.
 func (l *Endpoint) awaitClaim(ctx context.Context, w *waiter, k kind) error {
 	for {
-		l.mu.Lock()
+		l.core.mu.Lock()
 		complete := w.claim.next == acquired
-		err := l.refusalLocked(k)
+		err := l.core.refusalLocked(k)
 		if p := w.claim.p; err == nil && p.down != nil {
 			err = &fabric.PeerDownError{Rank: p.rank, Op: "request", Cause: p.down}
 		}
-		l.mu.Unlock()
+		l.core.mu.Unlock()
 		if err != nil || complete {
 			return err
 		}
-		if err := l.stalled(w); err != nil {
+		if err := l.progress.stalled(w); err != nil {
 			return err
 		}
-		if err := l.await(ctx, w); err != nil {
+		if err := l.progress.await(ctx, w); err != nil {
 			return err
 		}
 	}
@@ -56,9 +56,9 @@ func (l *Endpoint) awaitClaim(ctx context.Context, w *waiter, k kind) error {
 
 // abandon gives back what the claim of w has.
 func (l *Endpoint) abandon(w *waiter) {
-	l.mu.Lock()
-	l.acquirer.abandon(&w.claim)
-	l.mu.Unlock()
+	l.core.mu.Lock()
+	l.core.acquirer.abandon(&w.claim)
+	l.core.mu.Unlock()
 }
 
 // passing reports whether an obstacle goes away by itself.

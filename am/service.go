@@ -9,11 +9,11 @@ import (
 // service does what is due: replies that found no buffer, credits asked for and granted, deadlines.
 // The caller leads, and has seen that something is.
 func (g *progress) service(now time.Duration) {
-	g.sendLate() // replies carry credits, too
-	for _, p := range slices.Concat(g.controlsDue(now), g.askAll(now)) {
+	g.replier.sendLate() // replies carry credits, too
+	for _, p := range slices.Concat(g.emitter.controlsDue(now), g.emitter.askAll(now)) {
 		g.cut(p, fmt.Errorf("am: rank %d answers no question since %v (Config.SilentAfter)", p.rank, g.cfg.SilentAfter))
 	}
-	g.expire(now)
+	g.replier.expire(now)
 	g.watch(now)
 	g.pingAll(now)
 	g.mu.Lock()
@@ -41,7 +41,7 @@ func (g *progress) due(now time.Duration) (at time.Duration) {
 	if g.calls.awaits > 0 {
 		at = sooner(at, g.pingDue)
 	}
-	return sooner(at, g.askDueLocked(now))
+	return sooner(at, g.emitter.askDueLocked(now))
 }
 
 // watch wakes the waiters that are parked for too long.
@@ -89,7 +89,7 @@ func (g *progress) pingAll(now time.Duration) {
 	ranks := g.calls.silent(g.cfg.Rank, now-g.cfg.PingAfter)
 	g.mu.Unlock()
 	for _, rank := range ranks {
-		if err := g.trySend(g.known(rank), &outgoing{kind: ping}, nil, nil); passing(err) {
+		if err := g.emitter.trySend(g.known(rank), &outgoing{kind: ping}, nil, nil); passing(err) {
 			_ = g.net.Disconnect(rank)
 		}
 	}

@@ -1,6 +1,9 @@
 package am
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // stalled returns a *StallError if w waits for too long.
 func (g *progress) stalled(w *waiter) error {
@@ -49,4 +52,9 @@ func (g *progress) explainLocked(e *StallError, w *waiter) {
 	case opGrant:
 		e.Resource, e.Holder, e.Queue = "a grant of memory", "the receiver there, or a rank that does not poll", g.calls.grants
 	}
+}
+
+// overdue reports whether w waits for too long.
+func (g *progress) overdue(w *waiter, now time.Duration) bool {
+	return w.since != 0 && now-w.since >= g.cfg.StallAfter
 }

@@ -127,10 +127,10 @@ func (c *counters) countArrivedStep(k kind) {
 
 // Stats reads the counters.
 func (l *Endpoint) Stats() Stats {
-	c := &l.stats
-	port := l.net.Stats()
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	c := &l.core.stats
+	port := l.core.net.Stats()
+	l.core.mu.Lock()
+	defer l.core.mu.Unlock()
 	s := Stats{
 		Calls: c.calls, Posts: c.posts, Pings: c.pings, Writes: c.writes, Answered: c.answered,
 		Replied: c.replied, Failed: c.failed, Dead: c.dead, Ended: c.ended, Late: c.late, Written: c.written,
@@ -140,14 +140,14 @@ func (l *Endpoint) Stats() Stats {
 		Notes: c.notes.Load(), BadNotes: c.badNotes.Load(), Controls: c.controls.Load(), Queued: c.queued.Load(), Expired: c.expired.Load(),
 		NoCredit: c.noCredit.Load(), NoBuffer: c.noBuffer.Load(), NoReply: c.noReply.Load(), QueueFull: c.queueFull.Load(),
 		Waits: c.waits, Parks: c.parks.Load(), Sleeps: c.sleeps.Load(), Stalls: c.stalls.Load(), HandOvers: c.handOvers.Load(),
-		Closed: c.closed.Load(), Lent: l.lent, Prepared: l.acquirer.prepared, Large: c.large, Pool: l.pool.Stats(), Network: port,
+		Closed: c.closed.Load(), Lent: l.core.lent, Prepared: l.core.acquirer.prepared, Large: c.large, Pool: l.core.pool.Stats(), Network: port,
 	}
 	s.Handling = int(s.Requests - s.Handled - s.Refused)
 	s.Arrived = s.Requests + s.Replies + s.Pinged + s.Broken + s.Ignored + s.Large.StepsArrived - s.Local
 	g := &s.Large
 	g.InFlight, g.Held = int(g.Announced-g.Sent-g.Refused-g.Withdrawn-g.Ended), int(g.Offered-g.Delivered-g.Declined-g.Cancelled)
-	s.CallsInFlight, s.WritesInFlight, s.Unsent = l.calls.awaits-l.calls.grants, l.calls.writes, len(l.late)
-	s.Owed = int(s.Wanted - s.Answered - s.Nowhere - uint64(len(l.late)))
+	s.CallsInFlight, s.WritesInFlight, s.Unsent = l.core.calls.awaits-l.core.calls.grants, l.core.calls.writes, len(l.core.late)
+	s.Owed = int(s.Wanted - s.Answered - s.Nowhere - uint64(len(l.core.late)))
 	return s
 }
 
@@ -205,4 +205,4 @@ type ErrorEntry = errring.Entry
 
 // Errors are the last errors of the endpoint that this rank's callers were not told, at most 1024,
 // the oldest first: what arrived broken, handlers that panicked here, peers that died.
-func (l *Endpoint) Errors() []ErrorEntry { return l.ring.Snapshot() }
+func (l *Endpoint) Errors() []ErrorEntry { return l.core.ring.Snapshot() }

@@ -80,18 +80,18 @@ func (w *waiter) set(h *head, payload []byte) { w.reply.set(h, payload, w.into) 
 func (w *waiter) over() bool { return w.state.Load()&ended != 0 }
 
 // waiter returns a free one.
-func (c *core) waiter() *waiter {
-	if w := c.nextIdle.Swap(nil); w != nil {
+func (g *progress) waiter() *waiter {
+	if w := g.nextIdle.Swap(nil); w != nil {
 		return w
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if k := len(c.idle) - 1; k >= 0 {
-		w := c.idle[k]
-		c.idle = c.idle[:k]
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if k := len(g.idle) - 1; k >= 0 {
+		w := g.idle[k]
+		g.idle = g.idle[:k]
 		return w
 	}
-	return c.newWaiter()
+	return g.newWaiter()
 }
 
 func (c *core) newWaiter() *waiter {
@@ -101,30 +101,30 @@ func (c *core) newWaiter() *waiter {
 }
 
 // recycle takes back a waiter that is not parked, and of no call or queue.
-func (c *core) recycle(w *waiter) {
+func (g *progress) recycle(w *waiter) {
 	w.state.Store(0)
 	w.reply.reset()
 	w.into, w.err, w.token, w.h, w.since, w.began = nil, nil, 0, nil, 0, 0
-	if c.nextIdle.CompareAndSwap(nil, w) {
+	if g.nextIdle.CompareAndSwap(nil, w) {
 		return
 	}
-	c.mu.Lock()
-	c.idle = append(c.idle, w)
-	c.mu.Unlock()
+	g.mu.Lock()
+	g.idle = append(g.idle, w)
+	g.mu.Unlock()
 }
 
 // begin says what a goroutine is about to wait for, from now on. It returns the time.
-func (c *core) begin(w *waiter, op string, h *Handler, rank int) time.Duration {
+func (g *progress) begin(w *waiter, op string, h *Handler, rank int) time.Duration {
 	w.op, w.h, w.rank = op, h, rank
-	return c.beginAgain(w)
+	return g.beginAgain(w)
 }
 
 // beginAgain is begin for the next part of the same wait. Only since changes, which is the waiting
 // goroutine's own: whatever ends the call reads the rest.
-func (c *core) beginAgain(w *waiter) time.Duration {
-	now := max(1, c.net.Now())
+func (g *progress) beginAgain(w *waiter) time.Duration {
+	now := max(1, g.net.Now())
 	w.since, w.began = 0, 0
-	if c.cfg.StallAfter > 0 {
+	if g.cfg.StallAfter > 0 {
 		w.since = now
 	}
 	return now

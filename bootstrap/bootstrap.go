@@ -61,7 +61,7 @@ type Loss struct {
 	Cause error // wraps io.EOF, a network errno, ErrFailed, or *AbortError
 }
 
-// Limits on what is exchanged.
+// Limits on the exchange.
 const (
 	// MaxBlob is the largest blob that Exchange takes, in bytes.
 	MaxBlob = 64 << 20
@@ -80,8 +80,8 @@ type Options struct {
 	// Timeout bounds the time until all ranks have arrived, when the context
 	// has no nearer deadline. Default: 60 s.
 	Timeout time.Duration
-	// Log receives warnings, and one line at debug level that says what was
-	// detected. Default: slog.Default().
+	// Log receives warnings, and one line at debug level that names the
+	// launcher found. Default: slog.Default().
 	Log *slog.Logger
 	// Build identifies the program; it must be equal on all ranks. Set it
 	// where one job runs several programs, or one on several architectures.

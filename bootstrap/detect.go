@@ -49,7 +49,7 @@ func (env environment) number(name string) (int, error) {
 	return int(n), nil
 }
 
-// detected is how this process joins, and what the user should know.
+// detected is how this process joins, and notes for the user.
 type detected struct {
 	backend  string // "self", "launch", "tcp", "pmi1", "pmix"
 	by       string // the variables that decided
@@ -82,7 +82,8 @@ func (d detected) join(ctx context.Context, opts Options) (backend, error) {
 		rank: d.rank, size: d.size, job: d.job, addr: d.addr,
 		insecure: d.env.get("IBCONDUIT_INSECURE") == "1",
 		timeout:  opts.Timeout, log: opts.Log, protocol: protocol, handshake: handshakeTime, grace: graceTime, exit: os.Exit,
-		life: holdLife(d.env), ended: openEnded(d.env), socket: d.env.get("IBCONDUIT_SOCKET"), listenAt: d.env.get("IBCONDUIT_LISTEN"),
+		life: holdLife(d.env), ended: openEnded(d.env), socket: d.env.get("IBCONDUIT_SOCKET"),
+		listenAt: d.env.get("IBCONDUIT_LISTEN"),
 	}
 	defer func() { rv.ended.close() }() // unless a peer keeps it
 	var err error
@@ -92,7 +93,8 @@ func (d detected) join(ctx context.Context, opts Options) (backend, error) {
 	if rv.addrFrom = d.addrFrom; d.munge && d.size > 1 && rv.secret == nil && !rv.insecure {
 		rv.munge, err = findMunge(ctx, d.job)
 		if err != nil && d.addrFrom != "" {
-			return nil, fmt.Errorf("rank %d: the ranks of this step have no secret, and munge cannot prove whose they are: %w; before srun: "+
+			return nil, fmt.Errorf("rank %d: the ranks of this step have no secret, "+
+				"and munge cannot prove whose they are: %w; before srun: "+
 				"export IBCONDUIT_SECRET=$(openssl rand -hex 32), or use srun --mpi=pmi2", d.rank, err)
 		}
 	}
@@ -110,10 +112,10 @@ type source struct {
 	find    func(environment) (detected, bool, error)
 }
 
-// sources in the order in which they are asked. Those of PMI, PMIx and Open
-// MPI come before Slurm's own variables: under mpiexec inside an allocation
+// sources in the order in which they are tried. PMI's, PMIx's and Open
+// MPI's come before Slurm's own variables: under mpiexec inside an allocation
 // the latter describe mpiexec's proxies, not the ranks. Likewise torchrun runs
-// inside srun, whose PMI or PMIx is that of torchrun itself.
+// inside srun, the PMI or PMIx of which is torchrun's own.
 var sources = []source{
 	{"launch", fromOwn},
 	{"tcp", fromTorchrun},
@@ -165,7 +167,8 @@ func detect(lookup environment, program string) (detected, error) {
 		return detected{}, unusable
 	}
 	if want != "" {
-		return detected{}, fmt.Errorf("IBCONDUIT_BOOTSTRAP=%s, but the variables that it needs are not set; see the documentation of package bootstrap", want)
+		return detected{}, fmt.Errorf("IBCONDUIT_BOOTSTRAP=%s, but the variables that it needs are not set; "+
+			"see the documentation of package bootstrap", want)
 	}
 	if err := strayOwn(lookup); err != nil {
 		return detected{}, err
@@ -210,7 +213,8 @@ func (d detected) meet(env environment, rankVar, sizeVar string) (detected, bool
 	if a := env.get("IBCONDUIT_ADDR"); a != "" {
 		host, port, err := net.SplitHostPort(a)
 		if n, e := strconv.ParseUint(port, 10, 16); err != nil || host == "" || e != nil || n == 0 {
-			return detected{}, false, fmt.Errorf("IBCONDUIT_ADDR=%q: want host:port of rank 0, as node1:7777, with a port from 1 to 65535", a)
+			return detected{}, false,
+				fmt.Errorf("IBCONDUIT_ADDR=%q: want host:port of rank 0, as node1:7777, with a port from 1 to 65535", a)
 		}
 		d.addr = a
 	}
@@ -218,7 +222,9 @@ func (d detected) meet(env environment, rankVar, sizeVar string) (detected, bool
 		d.job = j
 	}
 	if d.size > 1 && d.addr == "" && !env.has("IBCONDUIT_SOCKET") {
-		return detected{}, false, fmt.Errorf("%s=%d of %s=%d, but no address to meet at: set IBCONDUIT_ADDR=host:port of rank 0 on all ranks", rankVar, d.rank, sizeVar, d.size)
+		return detected{}, false,
+			fmt.Errorf("%s=%d of %s=%d, but no address to meet at: set IBCONDUIT_ADDR=host:port of rank 0 on all ranks",
+				rankVar, d.rank, sizeVar, d.size)
 	}
 	return d, true, nil
 }
@@ -261,8 +267,9 @@ func fromPMIx(env environment) (detected, bool, error) {
 		return detected{}, false, nil
 	}
 	if _, err := loadPMIx(env.get(pmix.EnvLibrary)); err != nil {
-		return detected{}, false, fmt.Errorf("this is a rank of a PMIx job (PMIX_RANK=%s): %w; or use srun --mpi=pmi2 or mpiexec.hydra, or %s; "+
-			"IBCONDUIT_BOOTSTRAP=self makes every process a job of its own", env.get("PMIX_RANK"), err, meetOverTCP)
+		return detected{}, false,
+			fmt.Errorf("this is a rank of a PMIx job (PMIX_RANK=%s): %w; or use srun --mpi=pmi2 or mpiexec.hydra, or %s; "+
+				"IBCONDUIT_BOOTSTRAP=self makes every process a job of its own", env.get("PMIX_RANK"), err, meetOverTCP)
 	}
 	return detected{by: "PMIX_RANK"}, true, nil
 }
@@ -321,8 +328,8 @@ func fromIndexedJob(env environment) (detected, bool, error) {
 // strayOwn: some of our variables, but no rank.
 func strayOwn(env environment) error {
 	if env.any("IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_LISTEN_FD", "IBCONDUIT_SECRET_FD") {
-		return errors.New("variables of a job are set (IBCONDUIT_SIZE, IBCONDUIT_ADDR or a descriptor), but nothing says which rank this is: " +
-			"set IBCONDUIT_RANK and IBCONDUIT_SIZE, or IBCONDUIT_BOOTSTRAP=self")
+		return errors.New("variables of a job are set (IBCONDUIT_SIZE, IBCONDUIT_ADDR or a descriptor), " +
+			"but nothing says which rank this is: set IBCONDUIT_RANK and IBCONDUIT_SIZE, or IBCONDUIT_BOOTSTRAP=self")
 	}
 	return nil
 }

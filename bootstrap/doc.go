@@ -1,5 +1,5 @@
 // Package bootstrap answers a process's first questions: which rank am I, of
-// how many, and what do the others have to tell me? It speaks to whatever
+// how many, and which data do the others have for me? It speaks to whatever
 // launcher started the process; where there is none that can exchange data,
 // the ranks meet over TCP. Nothing else of a launcher is in here, and nothing
 // here is on the data path.
@@ -25,7 +25,7 @@
 //     as rank 0 has not closed, since rank 0 sees the deaths. When rank 0
 //     itself dies, all others report it, and from then on each rank that the
 //     launcher lists as ended (IBCONDUIT_ENDED_FD: under ibrun); under another
-//     launcher no other death. PMI tells of no death: Hydra and srun -K1
+//     launcher no other death. PMI reports no death: Hydra and srun -K1
 //     end the job, and under srun without -K a collective waits for its context.
 //     Under PMIx a collective fails when a rank has ended, with the rank only
 //     where the launcher names it; then Lost has it too. A host that vanishes is
@@ -54,12 +54,12 @@
 //	8  none                                             one rank, or ErrAlone
 //
 // The only rank of row 2, with PMI_SIZE=1, or of row 3 is a job of one rank without its launcher,
-// so that any number of programs may be it, as those of go test.
+// so that any number of programs may be it, as with go test.
 //
 // Row 7 meets at IBCONDUIT_ADDR, else on the first host of SLURM_STEP_NODELIST at the first of
 // SLURM_STEP_RESV_PORTS, else at a port made from the step's number.
 //
-// ErrAlone is the error where a variable tells of other ranks: SLURM_NTASKS or SLURM_JOB_NUM_NODES
+// ErrAlone is the error where a variable names other ranks: SLURM_NTASKS or SLURM_JOB_NUM_NODES
 // above 1 outside of srun's steps (SLURM_STEP_ID), PMI_SIZE or OMPI_COMM_WORLD_SIZE above 1,
 // PMI_RANK, PMI_ID, PMIX_RANK, PMIX_NAMESPACE, JOB_COMPLETION_INDEX.
 //
@@ -83,7 +83,7 @@
 // # Security
 //
 // A process that joins a job gets the keys to its memory. PMI and PMIx trust the launcher and
-// open no port. TCP asks for a secret of at least 16 random bytes, from which
+// open no port. TCP needs a secret of at least 16 random bytes, from which
 // every rank derives the same ed25519 key; both sides of each connection prove
 // possession of it in TLS 1.3, which also encrypts. The certificate shows the
 // public key, a function of the secret, to any dialler: a password could be
@@ -93,7 +93,7 @@
 // munge credential, over a number of the TLS connection, the job, the rank and the role, that the
 // other takes only from its own user. Without munge too such a step is an error.
 //
-// Rank 0 binds the addresses of its rendezvous only: those of the name in IBCONDUIT_ADDR, and for
+// Rank 0 binds the addresses of its rendezvous only: of the name in IBCONDUIT_ADDR, and for
 // the name of its own host, where that has none but loopback, the one that its default route uses.
 // A stranger at the port never ends the job: it has 5 s to authenticate and to say a hello of at
 // most 64 kB, at most 64 try at a time, and it is named when ranks are missing. The secret's pipe

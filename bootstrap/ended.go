@@ -22,8 +22,8 @@ const endedMost = 1 << 20
 // is lost. nil: the launcher gave none.
 type endedList struct{ file *os.File }
 
-// openEnded takes the list that the launcher gave. As with the life pipe, what is not there is not
-// missed.
+// openEnded takes the list that the launcher gave. As with the life pipe, a missing one is no
+// error.
 func openEnded(env environment) *endedList {
 	const variable = "IBCONDUIT_ENDED_FD"
 	spec := env.get(variable)
@@ -112,14 +112,14 @@ func (l *endedList) follow(done <-chan struct{}, report func(rank int, how strin
 // unlessEnded ends the context of a rank that dials when any rank has ended: the job cannot start
 // any more. It waits first for rank 0 to report it, which may know more; but rank 0 may have ended
 // too, or join late.
-func (l *endedList) unlessEnded(ctx context.Context, patience time.Duration) (context.Context, func()) {
+func (l *endedList) unlessEnded(ctx context.Context, timeout time.Duration) (context.Context, func()) {
 	ctx, end := context.WithCancelCause(ctx)
 	go func() {
 		e := l.await(ctx, func(int) bool { return false })
 		if e == nil {
 			return
 		}
-		t := time.NewTimer(patience)
+		t := time.NewTimer(timeout)
 		defer t.Stop()
 		select {
 		case <-t.C:

@@ -45,7 +45,7 @@ func finish(b []byte) []byte {
 }
 
 // readFrame reads one frame of at most limit bytes. Memory grows with what
-// arrives, not with what is announced.
+// arrives, not with the announced length.
 func readFrame(r io.Reader, limit int) (frameType, []byte, error) {
 	var head [frameHeadBytes]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

@@ -24,35 +24,35 @@ func NewGroup(n int) []Bootstrap {
 // groups makes job ids unique within the process.
 var groups atomic.Uint64
 
-// seated is what every rank has that is seated at a hub.
-type seated struct {
+// atHub is what a rank has that is connected to a hub.
+type atHub struct {
 	identity
-	seat *seat
+	client *hubClient
 }
 
-func (s *seated) id() identity { return s.identity }
+func (s *atHub) id() identity { return s.identity }
 
-func (s *seated) exchange(ctx context.Context, blob []byte) ([][]byte, error) {
-	return s.seat.collective(ctx, opExchange, blob)
+func (s *atHub) exchange(ctx context.Context, blob []byte) ([][]byte, error) {
+	return s.client.collective(ctx, opExchange, blob)
 }
 
-func (s *seated) barrier(ctx context.Context) error {
-	_, err := s.seat.collective(ctx, opBarrier, nil)
+func (s *atHub) barrier(ctx context.Context) error {
+	_, err := s.client.collective(ctx, opBarrier, nil)
 	return err
 }
 
-func (s *seated) lost() <-chan Loss { return s.seat.lost }
+func (s *atHub) lost() <-chan Loss { return s.client.lost }
 
 // member is a rank that reaches the hub by calling it.
 type member struct {
-	seated
+	atHub
 	exit func(code int) // nil: Abort ends the rank, not the process
 }
 
 func newMember(h *hub, rank int, id identity) *member {
-	m := &member{seated: seated{id, newSeat(rank, id.size)}}
-	m.seat.up = hubUplink{h, rank}
-	h.attach(rank, "", m.seat.deliver)
+	m := &member{atHub: atHub{id, newHubClient(rank, id.size)}}
+	m.client.up = hubUplink{h, rank}
+	h.attach(rank, "", m.client.deliver)
 	return m
 }
 
@@ -65,13 +65,13 @@ func newSelf() *member {
 }
 
 func (m *member) abort(code int, msg string) {
-	m.seat.close(&cause{kind: causeAbort, code: int32(code), text: msg})
+	m.client.close(&cause{kind: causeAbort, code: int32(code), text: msg})
 	if m.exit != nil {
 		m.exit(code)
 	}
 }
 
 func (m *member) close(why *cause) error {
-	m.seat.close(why)
+	m.client.close(why)
 	return nil
 }

@@ -97,7 +97,8 @@ func compare(headers []header) error {
 		return &e
 	}
 	check("build", same, func(h header) string { return strconv.Quote(h.build) })
-	check("job", "remedy: give each job an address of its own, and all its ranks one IBCONDUIT_JOB", func(h header) string { return strconv.Quote(h.job) })
+	check("job", "remedy: give each job an address of its own, and all its ranks one IBCONDUIT_JOB",
+		func(h header) string { return strconv.Quote(h.job) })
 	check("size", "", func(h header) string { return strconv.Itoa(int(h.size)) })
 	check("page size", "", func(h header) string { return strconv.Itoa(int(h.pageSize)) })
 	check("byte order", "", func(h header) string {

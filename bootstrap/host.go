@@ -37,7 +37,7 @@ func randomID() string {
 }
 
 // buildID identifies the executable: the id that the Go linker wrote into it,
-// which is a hash of its contents, or else what is known of its sources.
+// which is a hash of its contents, or else the known state of its sources.
 var buildID = sync.OnceValue(func() string {
 	if f, err := elf.Open("/proc/self/exe"); err == nil {
 		defer f.Close()

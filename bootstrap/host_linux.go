@@ -36,7 +36,8 @@ func adoptFD(variable, spec string) (*os.File, error) {
 		return nil, fmt.Errorf("%s=%s: fstat: %w (%s)", variable, spec, err, whyGone)
 	}
 	if tagged && strconv.FormatUint(st.Ino, 10) != inode {
-		return nil, fmt.Errorf("%s=%s: descriptor %d is another file by now: %w (%s)", variable, spec, fd, unix.EBADF, whyGone)
+		return nil, fmt.Errorf("%s=%s: descriptor %d is another file by now: %w (%s)",
+			variable, spec, fd, unix.EBADF, whyGone)
 	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	_ = unix.Close(fd)
@@ -48,8 +49,8 @@ func adoptFD(variable, spec string) (*os.File, error) {
 
 // inherited reads from a descriptor that was adopted, for some time at most. It may be a blocking
 // one, which has no deadlines, and must stay so: other processes may share it.
-func inherited(f *os.File, patience time.Duration) io.Reader {
-	return &pollReader{f, time.Now().Add(patience)}
+func inherited(f *os.File, timeout time.Duration) io.Reader {
+	return &pollReader{f, time.Now().Add(timeout)}
 }
 
 type pollReader struct {

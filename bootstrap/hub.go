@@ -177,7 +177,7 @@ func (h *hub) settled() {
 	defer h.mu.Unlock()
 }
 
-// hubUplink is the way from a seat to a hub in the same process.
+// hubUplink is the way from a client to a hub in the same process.
 type hubUplink struct {
 	hub  *hub
 	rank int

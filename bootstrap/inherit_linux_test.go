@@ -78,11 +78,11 @@ func TestReadingASecretIsBounded(t *testing.T) {
 		"a fifo without a writer":             {"IBCONDUIT_SECRET_FILE", fifo, "has 0 bytes"},
 		"a device without an end":             {"IBCONDUIT_SECRET_FILE", "/dev/zero", "has more than 65536 bytes"},
 	} {
-		patience := time.Minute
+		timeout := time.Minute
 		if c.want == os.ErrDeadlineExceeded.Error() {
-			patience = 50 * time.Millisecond
+			timeout = 50 * time.Millisecond
 		}
-		_, err := readSecretWithin(env(c.name, c.value), patience)
+		_, err := readSecretWithin(env(c.name, c.value), timeout)
 		if err == nil || !strings.Contains(err.Error(), c.name) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want an error with %s and %q", what, err, c.name, c.want)
 		}

@@ -2,9 +2,9 @@ package bootstrap
 
 import "golang.org/x/sys/unix"
 
-// life is this process's end of a pipe whose other end its launcher watches, or 0. The launcher
+// life is this process's end of a pipe to its launcher, which watches it, or 0. The launcher
 // takes the order in which the pipes of the ranks end for the order in which the ranks began to
-// end. Nothing closes it: its end means that of the process.
+// end. Nothing closes it: its end means the process's.
 type life int
 
 // lifeNumber is about the descriptor to which the pipe is moved. A dying process closes its
@@ -13,7 +13,7 @@ type life int
 // below it.
 const lifeNumber = 1 << 14
 
-// holdLife takes the pipe that the launcher gave. What is not there is not missed: this may be a
+// holdLife takes the pipe that the launcher gave. A missing one is no error: this may be a
 // second job of the process, or a child that inherited only the variable.
 func holdLife(env environment) life {
 	const variable = "IBCONDUIT_LIFE_FD"
@@ -43,7 +43,7 @@ func highest() int {
 	return int(min(limit.Cur, lifeNumber)) - 1
 }
 
-// ending tells the launcher that this rank ends the job, before any peer can notice.
+// ending lets the launcher know that this rank ends the job, before any peer can notice.
 func (l life) ending() {
 	if l > 0 {
 		_, _ = unix.Write(int(l), []byte{1}) // an error: there is no launcher

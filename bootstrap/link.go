@@ -70,7 +70,7 @@ func (l *link) queue(o outgoing) {
 	l.stir()
 }
 
-// flush waits until what is queued is with the kernel, the writer has ended,
+// flush waits until queued frames are with the kernel, the writer has ended,
 // or the time is over.
 func (l *link) flush(until <-chan time.Time) {
 	mark := make(chan struct{})
@@ -118,9 +118,9 @@ func (l *link) write() {
 	}
 }
 
-// finish sends what is queued, says that nothing follows, and waits, at most
+// finish sends queued frames, says that nothing follows, and waits, at most
 // for the given time, until the other side has closed. Closing earlier could
-// reset the connection and destroy what is still in flight.
+// reset the connection and destroy frames still in flight.
 func (l *link) finish(atMost time.Duration) {
 	l.mu.Lock()
 	l.closing = true
@@ -153,7 +153,8 @@ func (l *link) cut() {
 // idle connection as for one with bytes in flight.
 func tune(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok {
-		_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3})
+		_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second,
+			Interval: 5 * time.Second, Count: 3})
 		_ = t.SetNoDelay(true)
 		userTimeout(t, 25_000)
 	}

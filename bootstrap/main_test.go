@@ -113,7 +113,7 @@ func contributed(t *testing.T, rank0 Bootstrap, n int) {
 	var h *hub
 	switch be := rank0.(*job).be.(type) {
 	case *member:
-		h = be.seat.up.(hubUplink).hub
+		h = be.client.up.(hubUplink).hub
 	case *root:
 		h = be.hub
 	}

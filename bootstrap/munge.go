@@ -18,7 +18,7 @@ import (
 
 // munger proves by munge, Slurm's own way, that both sides of a connection are processes of one
 // user. A credential is no shared secret: it is bound to its connection, of which both sides know a
-// number that nobody can choose (RFC 5705), and to a role, so that it proves nothing anywhere else.
+// number that none can choose (RFC 5705), and to a role, so that it proves nothing anywhere else.
 type munger struct {
 	job            string
 	munge, unmunge string // the programs

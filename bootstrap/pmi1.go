@@ -22,24 +22,24 @@ import (
 const pmiChunk = 512
 
 // pmi1 is the exchange of Hydra, of srun --mpi=pmi2 and of Flux. Its key-value
-// store is asked only for what PMI-1 has always had: an unknown command makes
+// store is used only for calls that PMI-1 has always had: an unknown command makes
 // Hydra end the job.
 type pmi1 struct {
 	identity
-	conn     *pmiConn
-	kvs      string
-	gen      int           // of the next Exchange; a key is never used twice
-	patience time.Duration // until all have come to the first one
-	hint     string        // what of the launcher would have ended the job sooner
-	losses   chan Loss
-	closing  sync.Once
-	exit     func(code int)
+	conn    *pmiConn
+	kvs     string
+	gen     int           // of the next Exchange; a key is never used twice
+	timeout time.Duration // until all have come to the first one
+	hint    string        // what of the launcher would have ended the job sooner
+	losses  chan Loss
+	closing sync.Once
+	exit    func(code int)
 }
 
 func joinPMI1(ctx context.Context, env environment, opts Options) (backend, error) {
 	ctx, cancel := context.WithTimeout(ctx, opts.Timeout)
 	defer cancel()
-	p := &pmi1{losses: make(chan Loss), exit: os.Exit, patience: opts.Timeout}
+	p := &pmi1{losses: make(chan Loss), exit: os.Exit, timeout: opts.Timeout}
 	if inStep(env) && !env.has("HYDI_CONTROL_FD") {
 		p.hint = "; srun -K1 ends the job at the first failure"
 	}
@@ -90,7 +90,8 @@ func (p *pmi1) openFD(env environment) error {
 func dialLauncher(ctx context.Context, addr, own string) (net.Conn, error) {
 	var unknown *net.DNSError
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-	for begun := time.Now(); errors.As(err, &unknown) && unknown.Temporary() && time.Since(begun) < stuckTime && ctx.Err() == nil; {
+	for begun := time.Now(); errors.As(err, &unknown) && unknown.Temporary() && time.Since(begun) < stuckTime &&
+		ctx.Err() == nil; {
 		time.Sleep(10 * dialFirst) // all ranks ask a name server at once
 		c, err = new(net.Dialer).DialContext(ctx, "tcp", addr)
 	}
@@ -192,7 +193,7 @@ func (p *pmi1) exchange(ctx context.Context, blob []byte) ([][]byte, error) {
 	p.gen++
 	if gen == 0 {
 		var cancel func()
-		ctx, cancel = firstWithin(ctx, p.patience)
+		ctx, cancel = firstWithin(ctx, p.timeout)
 		defer cancel()
 	}
 	if err := p.put(ctx, gen, blob); err != nil {
@@ -213,8 +214,8 @@ func (p *pmi1) exchange(ctx context.Context, blob []byte) ([][]byte, error) {
 
 // firstWithin bounds the first Exchange by the time to join: whether all ranks have come shows
 // there only, and no other rank has a verdict that is worth waiting for.
-func firstWithin(ctx context.Context, patience time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, patience, errOwnTime)
+func firstWithin(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, timeout, errOwnTime)
 }
 
 // put writes g<gen>.<rank> = pieces.bytes.crc32 and the pieces. base64url has
@@ -269,7 +270,8 @@ func (p *pmi1) get(ctx context.Context, gen, rank int) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w: %w", key, err, ErrCorrupt)
 	}
 	if got := crc32.ChecksumIEEE(blob); len(blob) != size || got != sum {
-		return nil, fmt.Errorf("%s: %d bytes with checksum %08x arrived, %s was sent: %w", key, len(blob), got, head, ErrCorrupt)
+		return nil, fmt.Errorf("%s: %d bytes with checksum %08x arrived, %s was sent: %w",
+			key, len(blob), got, head, ErrCorrupt)
 	}
 	return blob, nil
 }
@@ -293,7 +295,7 @@ func parsePMIHead(s string) (pieces, size int, sum uint32, err error) {
 	return int(n), int(b), uint32(c), nil
 }
 
-// barrier also publishes what was put. PMI does not name the ranks that are missing.
+// barrier also publishes the values put. PMI does not name the ranks that are missing.
 func (p *pmi1) barrier(ctx context.Context) error {
 	begun := time.Now()
 	_, err := p.conn.call(ctx, "cmd=barrier_in", "barrier_out")

@@ -17,13 +17,13 @@ const eventTime = 200 * time.Millisecond
 // pmixed is the exchange of Open MPI's mpirun, of srun --mpi=pmix and of PRRTE.
 type pmixed struct {
 	identity
-	client   *pmix.Client
-	gen      int           // of the next Exchange; a key is never used twice
-	patience time.Duration // until all have come to the first one
-	event    time.Duration // eventTime; longer in tests only
-	losses   chan Loss
-	dead     context.Context // ends with the first death that the launcher tells of, for its cause
-	exit     func(code int)
+	client  *pmix.Client
+	gen     int           // of the next Exchange; a key is never used twice
+	timeout time.Duration // until all have come to the first one
+	event   time.Duration // eventTime; longer in tests only
+	losses  chan Loss
+	dead    context.Context // ends with the first death that the launcher tells of, for its cause
+	exit    func(code int)
 }
 
 func joinPMIx(ctx context.Context, opts Options) (backend, error) {
@@ -31,20 +31,22 @@ func joinPMIx(ctx context.Context, opts Options) (backend, error) {
 	defer cancel()
 	c, err := pmix.Init(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("%w (does the launcher's PMIx fit this libpmix? %s names another, or IBCONDUIT_BOOTSTRAP=tcp and %s)", err, pmix.EnvLibrary, meetOverTCP)
+		return nil, fmt.Errorf("%w (does the launcher's PMIx fit this libpmix? %s names another, "+
+			"or IBCONDUIT_BOOTSTRAP=tcp and %s)", err, pmix.EnvLibrary, meetOverTCP)
 	}
 	if c.Size == 1 { // any number of programs may be this rank
 		_ = c.Close(ctx)
 		return newSelf(), nil
 	}
-	p := &pmixed{identity: identity{rank: c.Rank, size: c.Size, job: c.Namespace}, client: c, patience: opts.Timeout, event: eventTime, losses: make(chan Loss, c.Size), exit: os.Exit}
+	p := &pmixed{identity: identity{rank: c.Rank, size: c.Size, job: c.Namespace}, client: c, timeout: opts.Timeout,
+		event: eventTime, losses: make(chan Loss, c.Size), exit: os.Exit}
 	dead, found := context.WithCancelCause(context.Background())
 	p.dead = dead
 	go p.watch(found)
 	return p, nil
 }
 
-// watch makes losses of what the launcher tells.
+// watch makes losses of the launcher's events.
 func (p *pmixed) watch(found context.CancelCauseFunc) {
 	defer close(p.losses)
 	known := map[uint32]bool{uint32(p.rank): true}
@@ -53,7 +55,8 @@ func (p *pmixed) watch(found context.CancelCauseFunc) {
 			continue
 		}
 		known[ev.Rank] = true
-		loss := &LostError{Rank: int(ev.Rank), Cause: death(fmt.Errorf("the launcher reports its end (PMIx event %d): %w", ev.Status, io.EOF))}
+		loss := &LostError{Rank: int(ev.Rank),
+			Cause: death(fmt.Errorf("the launcher reports its end (PMIx event %d): %w", ev.Status, io.EOF))}
 		found(loss)
 		p.losses <- Loss{loss.Rank, loss}
 	}
@@ -73,7 +76,7 @@ func (p *pmixed) exchange(ctx context.Context, blob []byte) (blobs [][]byte, err
 	defer done()
 	if p.gen == 0 {
 		var cancel func()
-		ctx, cancel = firstWithin(ctx, p.patience)
+		ctx, cancel = firstWithin(ctx, p.timeout)
 		defer cancel()
 		defer func() {
 			if errors.As(err, new(*pmix.StatusError)) && p.dead.Err() == nil {
@@ -121,7 +124,8 @@ func (p *pmixed) fence(ctx context.Context, collect bool) error {
 		}
 		return fmt.Errorf("a rank has ended, see the launcher's message: %w: %w", err, io.EOF)
 	case err != nil && ctx.Err() != nil && p.dead.Err() == nil:
-		return fmt.Errorf("not all %d ranks within %v; see the launcher's message: %w", p.size, time.Since(begun).Round(time.Millisecond), err)
+		return fmt.Errorf("not all %d ranks within %v; see the launcher's message: %w",
+			p.size, time.Since(begun).Round(time.Millisecond), err)
 	}
 	return err
 }

@@ -31,7 +31,7 @@ const maxSecret = 64 << 10
 // /proc by its user and is handed to every child.
 func readSecret(env environment) ([]byte, error) { return readSecretWithin(env, secretTime) }
 
-func readSecretWithin(env environment, patience time.Duration) ([]byte, error) {
+func readSecretWithin(env environment, timeout time.Duration) ([]byte, error) {
 	var raw []byte
 	var from string
 	if spec := env.get("IBCONDUIT_SECRET_FD"); spec != "" {
@@ -41,13 +41,13 @@ func readSecretWithin(env environment, patience time.Duration) ([]byte, error) {
 			return nil, err
 		}
 		defer f.Close()
-		if raw, err = io.ReadAll(io.LimitReader(inherited(f, patience), maxSecret+1)); err != nil {
+		if raw, err = io.ReadAll(io.LimitReader(inherited(f, timeout), maxSecret+1)); err != nil {
 			return nil, fmt.Errorf("%s=%s: %w", from, spec, err)
 		}
 	} else if path := env.get("IBCONDUIT_SECRET_FILE"); path != "" {
 		from = "IBCONDUIT_SECRET_FILE"
 		var err error
-		if raw, err = readSecretFile(path, patience); err != nil {
+		if raw, err = readSecretFile(path, timeout); err != nil {
 			return nil, fmt.Errorf("%s: %w", from, err)
 		}
 	} else if s := env.get("IBCONDUIT_SECRET"); s != "" {
@@ -66,28 +66,31 @@ func readSecretWithin(env environment, patience time.Duration) ([]byte, error) {
 	}
 	raw = bytes.TrimSpace(raw)
 	if len(raw) < minSecret {
-		return nil, fmt.Errorf("the secret from %s has %d bytes, at least %d random ones are needed, as from: openssl rand -hex 32", from, len(raw), minSecret)
+		return nil, fmt.Errorf("the secret from %s has %d bytes, at least %d random ones are needed, as from: "+
+			"openssl rand -hex 32", from, len(raw), minSecret)
 	}
 	return raw, nil
 }
 
 // whyGone is why a descriptor of the launcher may not be there.
-const whyGone = "a second Join of one process, or a program that inherited the variable but not the descriptor, as one that a rank " +
-	"has started: a wrapper that starts the rank must hand on its descriptors (Python's subprocess: close_fds=False); " +
+const whyGone = "a second Join of one process, or a program that inherited the variable but not the descriptor, " +
+	"as one that a rank has started: a wrapper that starts the rank must hand on its descriptors " +
+	"(Python's subprocess: close_fds=False); " +
 	"IBCONDUIT_BOOTSTRAP=self makes it a job of its own"
 
-// errTaken is what a second program of a rank is told.
-var errTaken = errors.New("another program of this rank has joined the job already, as with sh -c 'a && b'. A rank joins once: " +
+// errTaken is the error of a second program of a rank.
+var errTaken = errors.New("another program of this rank has joined the job already, as with sh -c 'a && b'. " +
+	"A rank joins once: " +
 	"give each program a launcher of its own (ibrun a && ibrun b), or a job of its own (IBCONDUIT_BOOTSTRAP=self)")
 
 // readSecretFile bounds time and length, whatever the path leads to: a fifo, a device.
-func readSecretFile(path string, patience time.Duration) ([]byte, error) {
+func readSecretFile(path string, timeout time.Duration) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a fifo is opened without waiting for its writer
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	_ = f.SetReadDeadline(time.Now().Add(patience)) // regular files have none, and need none
+	_ = f.SetReadDeadline(time.Now().Add(timeout)) // regular files have none, and need none
 	return io.ReadAll(io.LimitReader(f, maxSecret+1))
 }
 

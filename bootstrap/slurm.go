@@ -14,12 +14,14 @@ func fromSlurm(env environment) (detected, bool, error) {
 	if !inStep(env) || !env.has("SLURM_PROCID", "SLURM_STEP_NUM_TASKS") {
 		return detected{}, false, nil
 	}
-	d := detected{backend: "tcp", by: "SLURM_PROCID", job: env.get("SLURM_JOB_ID") + "." + env.get("SLURM_STEP_ID"), munge: true}
+	d := detected{backend: "tcp", by: "SLURM_PROCID",
+		job: env.get("SLURM_JOB_ID") + "." + env.get("SLURM_STEP_ID"), munge: true}
 	if env.get("SLURM_STEP_NUM_TASKS") != "1" && !env.has("IBCONDUIT_ADDR") {
 		host, err := firstHost(env.get("SLURM_STEP_NODELIST"))
 		if err != nil {
-			return detected{}, false, fmt.Errorf("SLURM_STEP_NODELIST=%q: %w; set IBCONDUIT_ADDR=host:port of rank 0 before srun, or use srun --mpi=pmi2",
-				env.get("SLURM_STEP_NODELIST"), err)
+			return detected{}, false,
+				fmt.Errorf("SLURM_STEP_NODELIST=%q: %w; set IBCONDUIT_ADDR=host:port of rank 0 before srun, or use srun --mpi=pmi2",
+					env.get("SLURM_STEP_NODELIST"), err)
 		}
 		port, from, err := stepPort(env)
 		if err != nil {

@@ -65,13 +65,13 @@ func stepOf(addr string, rank, size int) environment {
 }
 
 // joinStep joins as all ranks of a step.
-func joinStep(t *testing.T, patience time.Duration, envs ...environment) ([]Bootstrap, []error) {
+func joinStep(t *testing.T, timeout time.Duration, envs ...environment) ([]Bootstrap, []error) {
 	t.Helper()
 	ranks, errs := make([]Bootstrap, len(envs)), make([]error, len(envs))
 	done := make(chan int)
 	for r, e := range envs {
 		go func() {
-			ranks[r], errs[r] = New(bounded(t), Options{Log: quiet, Lookup: e, Timeout: patience})
+			ranks[r], errs[r] = New(bounded(t), Options{Log: quiet, Lookup: e, Timeout: timeout})
 			done <- r
 		}()
 	}

@@ -87,7 +87,8 @@ func (rv *rendezvous) trusts(a net.Addr) error {
 		return nil
 	}
 	return fmt.Errorf("rank %d: no secret, and %v is not on loopback: set IBCONDUIT_SECRET_FILE or IBCONDUIT_SECRET "+
-		"to the same random value on all ranks (openssl rand -hex 32); IBCONDUIT_INSECURE=1 lets any process join that reaches the port", rv.rank, a)
+		"to the same random value on all ranks (openssl rand -hex 32); "+
+		"IBCONDUIT_INSECURE=1 lets any process join that reaches the port", rv.rank, a)
 }
 
 // refusedBy reports a refusal, as opposed to a connection that merely failed.

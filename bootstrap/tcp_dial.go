@@ -94,7 +94,8 @@ func (rv *rendezvous) trustsName(ctx context.Context) error {
 // passing: whether more attempts may succeed. Most errors pass: rank 0, its name or a network may
 // come later.
 func (rv *rendezvous) passing(err error, tried time.Duration) bool {
-	for _, never := range []error{syscall.EACCES, syscall.EPERM, syscall.EAFNOSUPPORT, syscall.EPROTONOSUPPORT, syscall.EINVAL, syscall.EMFILE} {
+	for _, never := range []error{syscall.EACCES, syscall.EPERM, syscall.EAFNOSUPPORT, syscall.EPROTONOSUPPORT,
+		syscall.EINVAL, syscall.EMFILE} {
 		if errors.Is(err, never) {
 			return false
 		}
@@ -120,7 +121,8 @@ func (rv *rendezvous) dialRemedy(err error) string {
 	case errors.Is(err, syscall.ENETUNREACH) && rv.onLoopback():
 		return " (the loopback interface is down: ip link set lo up)"
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EADDRNOTAVAIL):
-		return " (this is " + hostname() + ", which has no route there: set IBCONDUIT_ADDR to an address of rank 0 that all ranks reach)"
+		return " (this is " + hostname() +
+			", which has no route there: set IBCONDUIT_ADDR to an address of rank 0 that all ranks reach)"
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		return " (a firewall or a sandbox of this host, " + hostname() + ", forbids it)"
 	case errors.Is(err, syscall.EMFILE):

@@ -13,7 +13,7 @@ import (
 
 // accept serves diallers until the listener closes. Only the verdict owns the
 // deadline: a connection of a rank that has arrived carries none, or healthy
-// ranks would be blamed for those that are late.
+// ranks would be named as the cause for late ones.
 func (r *root) accept(ln net.Listener) {
 	slots := make(chan struct{}, handshakesMax)
 	var full time.Time // since when there are no descriptors for another connection
@@ -61,8 +61,9 @@ func (r *root) greets() bool {
 func (r *root) outOfFiles() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.settleLocked(&JoinError{Reason: ReasonLimit, Ranks: []int{0}, Text: fmt.Sprintf("rank 0 (%s) lets no more ranks in than %d of %d: %v; "+
-		"it takes a descriptor for each rank: raise ulimit -n there", thisProcess(), r.arrived, r.rv.size, syscall.EMFILE)})
+	r.settleLocked(&JoinError{Reason: ReasonLimit, Ranks: []int{0},
+		Text: fmt.Sprintf("rank 0 (%s) lets no more ranks in than %d of %d: %v; "+
+			"it takes a descriptor for each rank: raise ulimit -n there", thisProcess(), r.arrived, r.rv.size, syscall.EMFILE)})
 }
 
 // admit authenticates one dialler and reads its hello. A stranger never ends
@@ -80,7 +81,7 @@ func (r *root) admit(c net.Conn) {
 		_ = c.Close()
 		return
 	}
-	r.seatOrRefuse(h, t)
+	r.admitOrRefuse(h, t)
 }
 
 // greet has both sides prove by munge what they are, where that is the way, and reads the hello.
@@ -141,10 +142,10 @@ func (r *root) refuse(c net.Conn, err error) {
 	r.rv.log.Debug("bootstrap: refused " + key)
 }
 
-// seatOrRefuse gives an authenticated rank its place, or sends it the verdict.
+// admitOrRefuse gives an authenticated rank its place, or sends it the verdict.
 // A rank that does not fit is a mistake of the user's, which more waiting does
 // not mend: it decides for all.
-func (r *root) seatOrRefuse(h hello, t *tls.Conn) {
+func (r *root) admitOrRefuse(h hello, t *tls.Conn) {
 	l := newLink(t)
 	rank := int(h.rank)
 	r.mu.Lock()
@@ -180,7 +181,8 @@ func (r *root) problemLocked(h hello) *JoinError {
 	case r.verdict != nil:
 		return r.verdict
 	case h.protocol != r.rv.protocol:
-		return fault(ReasonProtocol, "rank %d on %s speaks protocol %d, rank 0 speaks %d: mixed binaries", rank, h.host, h.protocol, r.rv.protocol)
+		return fault(ReasonProtocol, "rank %d on %s speaks protocol %d, rank 0 speaks %d: mixed binaries",
+			rank, h.host, h.protocol, r.rv.protocol)
 	case h.job != r.rv.job && h.job != "":
 		return fault(ReasonForeign, "rank %d on %s belongs to job %q, this is job %q", rank, h.host, h.job, r.rv.job)
 	case int(h.size) != r.rv.size:
@@ -197,7 +199,7 @@ func (r *root) problemLocked(h hello) *JoinError {
 	return nil
 }
 
-// explained says of refusals what the words of TLS mean here.
+// explained says of refusals which meaning the words of TLS have here.
 func explained(refused string) (text string) {
 	if strings.Contains(refused, "bad certificate") {
 		text += " (a bad certificate: that process has another secret, or none)"

@@ -23,7 +23,7 @@ func (l listeners) Close() (err error) {
 	return err
 }
 
-// Addr is that of the first way.
+// Addr is the first way's.
 func (l listeners) Addr() net.Addr { return l[0].Addr() }
 
 func (l listeners) String() string {
@@ -34,7 +34,7 @@ func (l listeners) String() string {
 	return strings.Join(at, ", ")
 }
 
-// takeListeners adopts what the launcher has opened for rank 0.
+// takeListeners adopts the listeners that the launcher has opened for rank 0.
 func (rv *rendezvous) takeListeners(env environment) (err error) {
 	if rv.rank != 0 {
 		return nil
@@ -54,7 +54,7 @@ func (rv *rendezvous) takeListeners(env environment) (err error) {
 	return nil
 }
 
-// listen opens rank 0's rendezvous, never at all addresses unless it is told to.
+// listen opens rank 0's rendezvous, never at all addresses unless the configuration says so.
 func (rv *rendezvous) listen(ctx context.Context) (listeners, error) {
 	lns, err := rv.bind(ctx)
 	for begun := time.Now(); later(err) && time.Since(begun) < stuckTime && ctx.Err() == nil; {
@@ -117,8 +117,8 @@ func (rv *rendezvous) bind(ctx context.Context) (lns listeners, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// Names have addresses of both families; a host may lack one. What is taken is never
-	// passed over: the others would meet who has it.
+	// Names have addresses of both families; a host may lack one. A taken one is never
+	// passed over: the others would meet its owner.
 	var failed error
 	for _, ip := range ips {
 		ln, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(ip, port))
@@ -146,10 +146,12 @@ func (rv *rendezvous) listenRemedy(err error) string {
 	case errors.Is(err, syscall.EADDRNOTAVAIL) && rv.listenAt != "":
 		return " (this is " + hostname() + ": it names no address, or interface, of this host)"
 	case errors.Is(err, syscall.EADDRNOTAVAIL) && rv.ownName():
-		return " (the name is this host's, but leads to addresses that it does not have: mend /etc/hosts or DNS, or set IBCONDUIT_ADDR to an address of " + hostname() + ")"
+		return " (the name is this host's, but leads to addresses that it does not have: mend /etc/hosts or DNS, " +
+			"or set IBCONDUIT_ADDR to an address of " + hostname() + ")"
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return " (rank 0 must run on the host that the address names; this is " + hostname() +
-			". Where the address leads here all the same, as that of a NAT or a service does, set IBCONDUIT_LISTEN=0.0.0.0 or to an address of this host)"
+			". Where the address leads here all the same, as that of a NAT or a service does, " +
+			"set IBCONDUIT_LISTEN=0.0.0.0 or to an address of this host)"
 	case errors.Is(err, syscall.EACCES):
 		return " (an ordinary user may not listen at ports below 1024; choose another port)"
 	}
@@ -222,7 +224,7 @@ func global(addrs []net.Addr, loopback bool) (ips []string) {
 	return ips
 }
 
-// ownName: rank 0 is told of by this host's name.
+// ownName: rank 0's address has this host's name.
 func (rv *rendezvous) ownName() bool {
 	host, _, err := net.SplitHostPort(rv.addr)
 	return err == nil && sameHost(host, hostname())
@@ -236,7 +238,7 @@ func firstLabel(name string) string {
 	return label
 }
 
-// routedAddress asks the kernel which address it would send from; connecting
+// routedAddress gets from the kernel the address it would send from; connecting
 // a datagram socket sends nothing. 192.0.2.1 is for documents (RFC 5737).
 func routedAddress() string {
 	c, err := net.Dial("udp", "192.0.2.1:9")

@@ -216,7 +216,7 @@ func TestTCPTimeOutNamesTheMissingAndFailsAll(t *testing.T) {
 		ctx := bounded(t)
 		switch b.Rank() {
 		case 1:
-			b.(*job).be.(*peer).seat.echo = time.Minute
+			b.(*job).be.(*peer).client.echo = time.Minute
 			ctx = endsWhen(ctx, func() { contributed(t, ranks[0], 3) })
 		case 2:
 			return nil // never calls
@@ -231,7 +231,7 @@ func TestTCPTimeOutNamesTheMissingAndFailsAll(t *testing.T) {
 	closeAll(ranks)
 	for r, b := range ranks {
 		if l, ok := <-b.Lost(); ok {
-			t.Errorf("rank %d took an end of patience for a death: %v", r, l)
+			t.Errorf("rank %d took an end of timeout for a death: %v", r, l)
 		}
 	}
 }

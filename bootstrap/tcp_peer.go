@@ -13,7 +13,7 @@ import (
 
 // peer is a rank other than 0 of a TCP job.
 type peer struct {
-	seated
+	atHub
 	link  *link
 	where string
 	once  sync.Once
@@ -35,15 +35,16 @@ func joinPeer(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, e
 		return nil, err
 	}
 	p := &peer{
-		seated: seated{identity{rv.rank, rv.size, s.job, int(s.localRank), int(s.localSize), true}, newSeat(rv.rank, rv.size)},
-		link:   newLink(conn),
-		where:  conn.RemoteAddr().String(),
-		life:   rv.life,
-		list:   rv.ended,
-		exit:   rv.exit,
+		atHub: atHub{identity{rv.rank, rv.size, s.job, int(s.localRank), int(s.localSize), true},
+			newHubClient(rv.rank, rv.size)},
+		link:  newLink(conn),
+		where: conn.RemoteAddr().String(),
+		life:  rv.life,
+		list:  rv.ended,
+		exit:  rv.exit,
 	}
 	rv.ended = nil
-	p.seat.up = p
+	p.client.up = p
 	p.link.receive(maxFrameToPeer, p.handle, p.ended)
 	return p, nil
 }
@@ -93,8 +94,8 @@ func dialRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn,
 // errUntrusted marks an address that we may not talk to without a secret.
 var errUntrusted = errors.New("address needs a secret")
 
-// dialOnce has 2 handshake times up to its hello. After that rank 0 may have seated this rank, and
-// would take another dial for a second process.
+// dialOnce has 2 handshake times up to its hello. After that rank 0 may have admitted this rank,
+// and would take another dial for a second process.
 func dialOnce(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, 2*rv.handshake)
 	defer cancel()
@@ -105,7 +106,8 @@ func dialOnce(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn,
 	tune(raw)
 	conn, err := clientHandshake(dialCtx, raw, conf)
 	if late := net.Error(nil); errors.As(err, &late) && late.Timeout() {
-		err = fmt.Errorf("it is connected and says nothing, as long as it has not called Join, or where it is stopped: %w", err)
+		err = fmt.Errorf("it is connected and says nothing, as long as it has not called Join, or where it is stopped: %w",
+			err)
 	}
 	if err != nil {
 		return nil, err
@@ -190,13 +192,13 @@ func (p *peer) handle(kind frameType, body []byte) error {
 		if err != nil {
 			return err
 		}
-		p.seat.deliver(event{outcome: o})
+		p.client.deliver(event{outcome: o})
 	case frameFailure:
 		f, err := decodeFailure(body, p.size)
 		if err != nil {
 			return err
 		}
-		p.seat.deliver(event{failure: f})
+		p.client.deliver(event{failure: f})
 		if f.rank == 0 && f.why.kind == causeLeft {
 			return errRootLeft
 		}
@@ -209,17 +211,17 @@ func (p *peer) handle(kind frameType, body []byte) error {
 var errRootLeft = errors.New("rank 0 has left")
 
 // ended is the end of the connection: rank 0's death, unless it left. Once it is lost the launcher
-// alone tells of other deaths, be they together with that of rank 0 or later. If all is in order,
+// alone reports other deaths, be they together with rank 0's or later. If all is in order,
 // ranks end without being lost.
 func (p *peer) ended(err error) {
 	if !errors.Is(err, errRootLeft) {
-		p.seat.deliver(event{failure: &failure{0, "at " + p.where, death(err)}})
+		p.client.deliver(event{failure: &failure{0, "at " + p.where, death(err)}})
 	}
 	p.link.cut()
-	if p.seat.hasLost(0) {
-		go p.list.follow(p.seat.done, func(rank int, how string) {
+	if p.client.hasLost(0) {
+		go p.list.follow(p.client.done, func(rank int, how string) {
 			if rank < p.size {
-				p.seat.deliver(event{failure: &failure{rank, "", &cause{kind: causeDeath, text: "the process ended: " + how}}})
+				p.client.deliver(event{failure: &failure{rank, "", &cause{kind: causeDeath, text: "the process ended: " + how}}})
 			}
 		})
 	}
@@ -233,13 +235,13 @@ func (p *peer) fail(why *cause) {
 
 func (p *peer) abort(code int, msg string) {
 	p.life.ending()
-	p.seat.close(&cause{kind: causeAbort, code: int32(code), text: msg})
+	p.client.close(&cause{kind: causeAbort, code: int32(code), text: msg})
 	p.link.finish(leaveTime)
 	p.exit(code)
 }
 
 func (p *peer) close(why *cause) error {
-	p.seat.close(why)
+	p.client.close(why)
 	p.once.Do(func() {
 		p.link.finish(leaveTime)
 		p.list.close()

@@ -95,13 +95,13 @@ func (r *root) hasArrived(rank int) bool {
 
 // deliverOwn takes the hub's events for rank 0. A failure waits until it is on its
 // way to all others: the program may exit at once on it, and they would
-// blame rank 0 for what another rank did.
+// name rank 0 for the act of another rank.
 func (r *root) deliverOwn(ev event) {
 	if ev.failure != nil {
 		r.failures <- ev
 		return
 	}
-	r.seat.deliver(ev)
+	r.client.deliver(ev)
 }
 
 func (r *root) deliverFailures() {
@@ -115,8 +115,8 @@ func (r *root) deliverFailures() {
 					l.flush(until)
 				}
 			}
-			r.seat.deliver(ev)
-		case <-r.seat.done:
+			r.client.deliver(ev)
+		case <-r.client.done:
 			return
 		}
 	}
@@ -285,7 +285,7 @@ func (r *root) endListening() {
 	select {
 	case <-t.C:
 	case <-r.rv.answered:
-	case <-r.seat.done:
+	case <-r.client.done:
 	}
 	_ = r.ln.Close()
 	r.mu.Lock()
@@ -315,13 +315,13 @@ func (r *root) closeAll() {
 
 func (r *root) abort(code int, msg string) {
 	r.rv.life.ending()
-	r.seat.close(&cause{kind: causeAbort, code: int32(code), text: msg})
+	r.client.close(&cause{kind: causeAbort, code: int32(code), text: msg})
 	r.closeAll()
 	r.rv.exit(code)
 }
 
 func (r *root) close(why *cause) error {
-	r.seat.close(why)
+	r.client.close(why)
 	r.closeAll()
 	return nil
 }

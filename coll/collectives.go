@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-
-	"github.com/ibconduit/conduit/env"
 )
 
 var errClosing = fmt.Errorf("the job is closing: %w", os.ErrClosed)
@@ -38,18 +36,6 @@ func (t *Team) AllGather(ctx context.Context, mine []byte) (all [][]byte, err er
 	return all, err
 }
 
-// Through is a team whose operations wait with lanes that the caller uses, such as a worker's, and
-// so make progress for these. They send through the lanes that all teams share: what a team has
-// sent is complete before another one has its slot.
-type Through struct {
-	t     *Team
-	lanes env.Lanes
-}
-
-// Through returns the team with other lanes to wait with. A copy is as good; there is nothing to
-// close.
-func (t *Team) Through(lanes env.Lanes) Through { return Through{t, lanes} }
-
 // Barrier is Team.Barrier.
 func (x Through) Barrier(ctx context.Context) error { return x.NamedBarrier(ctx, "") }
 
@@ -78,7 +64,9 @@ func (x Through) AllGather(ctx context.Context, mine []byte) (all [][]byte, err 
 	return all, err
 }
 
-func barrier(name string) *call { return &call{kind: KindBarrier, name: name, do: (*op).meet} }
+func barrier(name string) *call {
+	return &call{kind: KindBarrier, name: name, do: func(o *op) error { return o.rails.meet() }}
+}
 
 // broadcast is the operation.
 func broadcast(root int, buf []byte) *call {

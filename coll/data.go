@@ -1,26 +1,13 @@
 package coll
 
 import (
-	"context"
 	"fmt"
-	"math/bits"
 	"reflect"
 	"sync"
 	"unsafe"
 
-	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/internal/plain"
 )
-
-// On is what an operation on data goes to: a [*Team], or [Through], with whose lanes it waits.
-// Those of an operation that was started (StartReduce and its kind) are the operation's until it is
-// done.
-type On interface {
-	on() (*Team, env.Lanes)
-}
-
-func (t *Team) on() (*Team, env.Lanes)   { return t, nil }
-func (x Through) on() (*Team, env.Lanes) { return x.t, x.lanes }
 
 // payload is what an operation on data works with, in bytes.
 type payload struct {
@@ -87,7 +74,9 @@ func (b *blocks) of(i int) []byte {
 
 // in and out are how many bytes a member sends to this one, and this one to it, where they vary.
 func (d *payload) in(from int) int { return d.pair(&d.dst, from) }
-func (d *payload) out(to int) int  { return d.pair(&d.src, to) }
+
+func (d *payload) out(to int) int { return d.pair(&d.src, to) }
+
 func (d *payload) pair(b *blocks, with int) int {
 	switch {
 	case !d.varies:
@@ -106,63 +95,8 @@ func mix(h, x uint64) uint64 {
 	return h ^ h>>31
 }
 
-// bind has the operation's messages tell members apart that have other lengths or types.
-func (o *op) bind() {
-	d := o.data
-	h := mix(mix(uint64(d.each), uint64(d.size)), uint64(d.kind))
-	s := &o.t.teams.shape
-	h = mix(mix(h, uint64(s.short)), uint64(s.long)) // on which the way depends
-	if d.varies {
-		h = bits.ReverseBytes64(h) + 1
-	}
-	o.sign ^= h & 0xffff
-}
-
-// do runs an operation on data in the caller's goroutine.
-func do(ctx context.Context, on On, k Kind, root int, d *payload, f func(*op) error) error {
-	t, lanes := on.on()
-	err := t.run(ctx, &call{kind: k, root: root, lanes: lanes, data: d, do: f})
-	d.release()
-	return err
-}
-
-// start starts it.
-func start(ctx context.Context, on On, k Kind, root int, d *payload, f func(*op) error) *Pending {
-	t, lanes := on.on()
-	return t.pending().start(t, ctx, &call{kind: k, root: root, lanes: lanes, data: d, do: f})
-}
-
-// refused is an operation that was started and cannot be.
-func refused(on On, err error) *Pending {
-	t, _ := on.on()
-	p := t.pending()
-	p.end(&call{}, err)
-	return p
-}
-
-// TypeError says that a type cannot be transferred because it holds pointers, which mean nothing to
-// another rank.
-type TypeError struct {
-	Type reflect.Type
-	Path string // the first of them, e.g. "T.Name (string)"
-}
-
-func (e *TypeError) Error() string {
-	return fmt.Sprintf("%v cannot be transferred: %s holds a pointer", e.Type, e.Path)
-}
-
-// PanicError says that a function of the program panicked in a reduction. It breaks the team.
-type PanicError struct {
-	Value any    // of the panic
-	Stack []byte // of the goroutine then, as runtime/debug.Stack returns it
-}
-
-func (e *PanicError) Error() string {
-	return fmt.Sprintf("the function of a reduction panicked: %v", e.Value)
-}
-
-// Unwrap returns the panic's value if it is an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
+// share is where that of a member begins and ends; it has whole elements.
+func (d *payload) share(n, i, m int) (from, to int) {
+	count := n / d.size
+	return count * i / m * d.size, count * (i + 1) / m * d.size
 }

@@ -25,6 +25,23 @@
 // while the network completes what was posted, and never while another rank's program is waited
 // for. So teams do not hold each other up.
 //
+// # Structure
+//
+// Each part names those below it, and calls downwards only:
+//
+//	Team      team.go collectives.go pending.go         the API: one operation after the other
+//	          split.go shrink.go                        what makes and ends teams
+//	Teams     teams.go gate.go slots.go                 what a rank has of its teams
+//	reducer   reduce_datapath.go scan_datapath.go       reductions
+//	          mapped_datapath.go shares_datapath.go reducer.go
+//	op        op.go exchange_datapath.go operations_datapath.go pull_datapath.go near.go
+//	rails     rails_datapath.go rounds_datapath.go      messages to neighbours, and rounds of them
+//	pairs     pairs_datapath.go                         messages to any member
+//	step      step.go data.go                           one operation: its waits, its puts
+//	health    health.go agreement.go                    whether a team is broken
+//	roster    roster.go                                 members, and a team's memory
+//	shared    shared.go turn.go                         the lanes of all teams
+//
 // # Long data
 //
 // Any two members have a channel of their own as well, in which long data goes straight

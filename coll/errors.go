@@ -3,6 +3,7 @@ package coll
 import (
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/ibconduit/conduit/internal/errtext"
 )
@@ -123,3 +124,30 @@ func (e *NoSlotError) Error() string {
 
 // Is reports whether target is ErrNoSlot.
 func (e *NoSlotError) Is(target error) bool { return target == ErrNoSlot }
+
+// TypeError says that a type cannot be transferred because it holds pointers, which mean nothing to
+// another rank.
+type TypeError struct {
+	Type reflect.Type
+	Path string // the first of them, e.g. "T.Name (string)"
+}
+
+func (e *TypeError) Error() string {
+	return fmt.Sprintf("%v cannot be transferred: %s holds a pointer", e.Type, e.Path)
+}
+
+// PanicError says that a function of the program panicked in a reduction. It breaks the team.
+type PanicError struct {
+	Value any    // of the panic
+	Stack []byte // of the goroutine then, as runtime/debug.Stack returns it
+}
+
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("the function of a reduction panicked: %v", e.Value)
+}
+
+// Unwrap returns the panic's value if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}

@@ -14,8 +14,8 @@ func exchangeAll(o *op) error {
 	t, d := o.t, o.data
 	switch {
 	case len(d.src.mem) == 0 && !d.varies:
-		return o.meet() // which finds mistakes
-	case !d.varies && len(d.src.mem) <= t.teams.shape.short:
+		return o.rails.meet() // which finds mistakes
+	case !d.varies && len(d.src.mem) <= t.shared.shape.short:
 		return o.passOn()
 	}
 	if t.n == 1 {
@@ -36,17 +36,17 @@ func (o *op) straight(block func(to int) []byte) error {
 	}
 	copy(d.dst.of(t.me), block(t.me))
 	next := (t.me + t.n - 1) % t.n
-	if err := o.expect(next, len(d.dst.of(next))); err != nil {
+	if err := o.pairs.expect(next, len(d.dst.of(next))); err != nil {
 		return err
 	}
 	for k := 1; k < t.n; k++ {
 		from, to := next, (t.me+k)%t.n
 		if next = (from + t.n - 1) % t.n; k+1 < t.n {
-			if err := o.expect(next, len(d.dst.of(next))); err != nil {
+			if err := o.pairs.expect(next, len(d.dst.of(next))); err != nil {
 				return err
 			}
 		}
-		if err := o.swap(to, block(to), from, d.dst.of(from)); err != nil {
+		if err := o.pairs.swap(to, block(to), from, d.dst.of(from)); err != nil {
 			return err
 		}
 		if err := o.collect(); err != nil {
@@ -56,23 +56,12 @@ func (o *op) straight(block func(to int) []byte) error {
 	return nil
 }
 
-// maxFlights is how many puts an operation has on its way before it waits for them.
-const maxFlights = 64
-
-// collect bounds how many puts are on their way.
-func (o *op) collect() error {
-	if len(o.flights) < maxFlights {
-		return nil
-	}
-	return o.settle(o.ctx)
-}
-
 // passOn is Bruck's all-to-all (Bruck et al. 1997): a block for the member k after its owner is
 // sent on in each round r for which k has the bit 2^r, so that each message has half of all blocks.
 func (o *op) passOn() error {
 	t, d := o.t, o.data
 	// Where each rail has one message they need, as in meet, no acknowledgements.
-	single := uint64(len(d.src.mem)) <= t.teams.shape.chunk
+	single := uint64(len(d.src.mem)) <= t.shared.shape.chunk
 	o.mute = o.mute || single
 	if t.n == 2 && single {
 		return o.passTwo()
@@ -93,7 +82,7 @@ func (o *op) passOn() error {
 				size += copy(out[size:], all[k*n:(k+1)*n])
 			}
 		}
-		if err := o.exchange(r, out[:size], in[:size]); err != nil {
+		if err := o.rails.exchange(r, out[:size], in[:size]); err != nil {
 			return err
 		}
 		size = 0
@@ -107,7 +96,7 @@ func (o *op) passOn() error {
 		copy(d.dst.of((t.me-k+t.n)%t.n), all[k*n:(k+1)*n])
 	}
 	if single {
-		o.met()
+		o.rails.met()
 	}
 	return nil
 }
@@ -115,14 +104,14 @@ func (o *op) passOn() error {
 // passTwo is passOn of two members and one message each.
 func (o *op) passTwo() error {
 	d, me := o.data, o.t.me
-	if err := o.send(0, d.src.of(1-me)); err != nil {
+	if err := o.rails.send(0, d.src.of(1-me)); err != nil {
 		return err
 	}
 	copy(d.dst.of(me), d.src.of(me))
-	if err := o.take(0, d.dst.of(1-me)); err != nil {
+	if err := o.rails.take(0, d.dst.of(1-me)); err != nil {
 		return err
 	}
-	o.met()
+	o.rails.met()
 	return nil
 }
 
@@ -132,12 +121,12 @@ func gatherAll(o *op) error {
 	o.bind()
 	t, d, n := o.t, o.data, o.data.each
 	if n == 0 {
-		return o.meet() // which finds mistakes
+		return o.rails.meet() // which finds mistakes
 	}
-	if short := t.n*n <= t.teams.shape.short; short {
+	if short := t.n*n <= t.shared.shape.short; short {
 		all := t.desk()[:t.n*n]
 		copy(all, d.src.mem)
-		if err := o.bruckEqual(all, n); err != nil {
+		if err := o.rails.bruckEqual(all, n); err != nil {
 			return err
 		}
 		for k := range t.n {
@@ -147,7 +136,7 @@ func gatherAll(o *op) error {
 	}
 	if _, pulls, err := o.pulls(); err != nil {
 		return err
-	} else if pulls || n > int(t.teams.shape.chunk) {
+	} else if pulls || n > int(t.shared.shape.chunk) {
 		return o.straight(func(int) []byte { return d.src.mem })
 	}
 	copy(d.dst.of(t.me), d.src.mem)
@@ -155,7 +144,7 @@ func gatherAll(o *op) error {
 		has := 1 << r
 		for k := range min(has, t.n-has) {
 			mine, next := d.dst.of((t.me-k+t.n)%t.n), d.dst.of((t.me-k-has+2*t.n)%t.n)
-			if err := o.exchange(r, mine, next); err != nil {
+			if err := o.rails.exchange(r, mine, next); err != nil {
 				return err
 			}
 			if err := o.collect(); err != nil {
@@ -175,19 +164,19 @@ func scatter(o *op) error {
 		copy(d.dst.mem, d.src.mem)
 		return nil
 	case d.each == 0 && !d.varies:
-		return o.meet() // which finds mistakes
-	case !d.varies && t.n*d.each <= t.teams.shape.short:
+		return o.rails.meet() // which finds mistakes
+	case !d.varies && t.n*d.each <= t.shared.shape.short:
 		return o.scatterDown()
 	case t.me != o.root:
-		if err := o.expect(o.root, len(d.dst.mem)); err != nil {
+		if err := o.pairs.expect(o.root, len(d.dst.mem)); err != nil {
 			return err
 		}
-		return o.swap(nobody, nil, o.root, d.dst.mem)
+		return o.pairs.swap(nobody, nil, o.root, d.dst.mem)
 	}
 	copy(d.dst.mem, d.src.of(t.me))
 	for k := 1; k < t.n; k++ {
 		to := (t.me + k) % t.n
-		if err := o.swap(to, d.src.of(to), nobody, nil); err != nil {
+		if err := o.pairs.swap(to, d.src.of(to), nobody, nil); err != nil {
 			return err
 		}
 		if err := o.collect(); err != nil {
@@ -207,12 +196,12 @@ func (o *op) scatterDown() error {
 		for k := range t.n {
 			copy(all[k*n:], d.src.of((o.root+k)%t.n))
 		}
-	} else if err := o.exchange(low, nil, all[:min(1<<low, t.n-me)*n]); err != nil {
+	} else if err := o.rails.exchange(low, nil, all[:min(1<<low, t.n-me)*n]); err != nil {
 		return err
 	}
 	for r := low - 1; r >= 0; r-- {
 		if child := me + 1<<r; child < t.n {
-			if err := o.exchange(r, all[n<<r:][:min(1<<r, t.n-child)*n], nil); err != nil {
+			if err := o.rails.exchange(r, all[n<<r:][:min(1<<r, t.n-child)*n], nil); err != nil {
 				return err
 			}
 		}
@@ -230,10 +219,10 @@ func gather(o *op) error {
 		copy(d.dst.mem, d.src.mem)
 		return nil
 	case n == 0 && !d.varies:
-		return o.meet() // which finds mistakes
-	case !d.varies && t.n*n <= t.teams.shape.short:
+		return o.rails.meet() // which finds mistakes
+	case !d.varies && t.n*n <= t.shared.shape.short:
 		all := t.desk()[:t.n*n]
-		if err := o.gatherUp(all, d.src.mem); err != nil {
+		if err := o.rails.gatherUp(all, d.src.mem); err != nil {
 			return err
 		}
 		for k := range t.n {
@@ -243,41 +232,19 @@ func gather(o *op) error {
 		}
 		return o.settle(o.ctx) // the desk is used again
 	case t.me != o.root:
-		return o.swap(o.root, d.src.mem, nobody, nil)
+		return o.pairs.swap(o.root, d.src.mem, nobody, nil)
 	}
 	copy(d.dst.of(t.me), d.src.mem)
 	for k := 1; k < t.n; k++ {
-		if err := o.expect((t.me+k)%t.n, len(d.dst.of((t.me+k)%t.n))); err != nil {
+		if err := o.pairs.expect((t.me+k)%t.n, len(d.dst.of((t.me+k)%t.n))); err != nil {
 			return err
 		}
 	}
 	for k := 1; k < t.n; k++ {
 		from := (t.me + k) % t.n
-		if err := o.swap(nobody, nil, from, d.dst.of(from)); err != nil {
+		if err := o.pairs.swap(nobody, nil, from, d.dst.of(from)); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// gatherUp collects blocks along a binomial tree whose root is 0 when members are counted down from
-// root: so each sends along a rail. A member's block is followed by those of the members before it.
-// all has room for them on every member.
-func (o *op) gatherUp(all, mine []byte) error {
-	t, n := o.t, len(mine)
-	v, low := t.mirrored(o.root)
-	copy(all, mine)
-	for r := range low {
-		if v+1<<r >= t.n {
-			break
-		}
-		child := min(1<<r, t.n-v-1<<r) * n
-		if err := o.exchange(r, nil, all[n<<r:n<<r+child]); err != nil {
-			return err
-		}
-	}
-	if v == 0 {
-		return nil
-	}
-	return o.exchange(low, all[:min(1<<low, t.n-v)*n], nil)
 }

@@ -9,7 +9,7 @@ import (
 // Counters are those of the lanes that all teams of the rank share.
 func (t *Team) Counters() fabric.Counters {
 	var c fabric.Counters
-	for _, l := range t.teams.lanes.All() {
+	for _, l := range t.shared.lanes.All() {
 		c = c.Add(l.Counters().Load())
 	}
 	return c
@@ -20,7 +20,7 @@ const NumberMask = numberMask
 
 // Places are where messages of pairs arrive in a team's slot.
 func Places(t *Team) (all [places][]byte) {
-	s := &t.teams.shape
+	s := &t.shared.shape
 	for i := range all {
 		at := s.places + uint64(i)*s.place
 		all[i] = t.mem[at : at+s.place]
@@ -32,7 +32,7 @@ func Places(t *Team) (all [places][]byte) {
 // 0: none. They are less than 1<<20.
 func Knocks(t *Team) (all []uint64) {
 	for r := range t.rails {
-		all = append(all, atomic.LoadUint64(word(t.mem, t.teams.shape.knocks+8*uint64(r)))>>16&(1<<20-1))
+		all = append(all, atomic.LoadUint64(word(t.mem, t.shared.shape.knocks+8*uint64(r)))>>16&(1<<20-1))
 	}
 	return all
 }

@@ -2,8 +2,6 @@ package coll
 
 import (
 	"slices"
-
-	"github.com/ibconduit/conduit/fabric/shm"
 )
 
 // reduceMapped reduces in memory that all members have mapped, piece by piece. Each lays its piece
@@ -17,7 +15,7 @@ import (
 // have, one lays out the third one behind it: so there are five panes, of which no two in use are
 // the same.
 func (o reducer) reduceMapped(near *near, buf []byte, root int) error {
-	p, unit := o.t.channels(), o.data.whole(o.t.teams.shape.pane)
+	p, unit := o.pairs.channels(), o.data.whole(o.t.shared.shape.pane)
 	count := (len(buf) + unit - 1) / unit
 	piece := func(i int) []byte { return buf[i*unit : min((i+1)*unit, len(buf))] }
 	begin := p.laid
@@ -28,16 +26,16 @@ func (o reducer) reduceMapped(near *near, buf []byte, root int) error {
 			o.lay(near, piece(i+1), begin+uint64(i+1), root)
 		}
 		if i < count {
-			if err := o.signalled(near); err != nil {
+			if err := o.pairs.signalled(near); err != nil {
 				return err
 			}
 			if err := o.reducePane(near, piece(i), begin+uint64(i), root); err != nil {
 				return err
 			}
-			o.signal(near, nobody)
+			o.pairs.signal(near, nobody)
 		}
 		if i > 0 {
-			if err := o.signalled(near); err != nil {
+			if err := o.pairs.signalled(near); err != nil {
 				return err
 			}
 			o.copyBack(near, piece(i-1), begin+uint64(i-1), root)
@@ -49,30 +47,30 @@ func (o reducer) reduceMapped(near *near, buf []byte, root int) error {
 // reduceHosts does so on each host, whose first members then put their pieces together over the
 // network before the others copy them.
 func (o reducer) reduceHosts(near *near, buf []byte, root int) error {
-	p, g := o.t.channels(), near.group
+	p, g := o.pairs.channels(), near.group
 	leaders := view{list: near.leaders, m: len(near.leaders), me: slices.Index(near.leaders, o.t.me)}
-	for c := range slices.Chunk(buf, o.data.whole(o.t.teams.shape.pane)) {
+	for c := range slices.Chunk(buf, o.data.whole(o.t.shared.shape.pane)) {
 		p.laid++
 		o.lay(near, c, p.laid, root)
-		if err := o.signalled(near); err != nil {
+		if err := o.pairs.signalled(near); err != nil {
 			return err
 		}
 		if err := o.reducePane(near, c, p.laid, root); err != nil {
 			return err
 		}
 		if g.me > 0 {
-			o.signal(near, 0)
-			if err := o.arrived(g.at(0)); err != nil {
+			o.pairs.signal(near, 0)
+			if err := o.pairs.arrived(g.at(0)); err != nil {
 				return err
 			}
 		} else {
-			if err := o.signalled(near); err != nil {
+			if err := o.pairs.signalled(near); err != nil {
 				return err
 			}
 			if err := o.reduceShares(leaders, o.pane(near, 0, p.laid, len(c)), -1); err != nil {
 				return err
 			}
-			o.signal(near, nobody)
+			o.pairs.signal(near, nobody)
 		}
 		if root < 0 || root == o.t.me {
 			copy(c, o.pane(near, 0, p.laid, len(c)))
@@ -83,7 +81,7 @@ func (o reducer) reduceHosts(near *near, buf []byte, root int) error {
 
 // pane is a member's of the host with a piece.
 func (o reducer) pane(near *near, i int, piece uint64, n int) []byte {
-	s := &o.t.teams.shape
+	s := &o.t.shared.shape
 	at := s.panes + piece%panes*s.pane
 	return near.slots[i][at : at+uint64(n)]
 }
@@ -101,7 +99,7 @@ func (o reducer) lay(near *near, c []byte, piece uint64, root int) {
 	}
 	copy(mine[:from], c[:from])
 	copy(mine[to:], c[to:])
-	o.signal(near, nobody)
+	o.pairs.signal(near, nobody)
 }
 
 // reducePane reduces this member's share of a piece that all have laid out.
@@ -138,34 +136,4 @@ func (o reducer) copyBack(near *near, c []byte, piece uint64, root int) {
 		_, has = o.data.share(len(c), 0, near.group.m)
 	}
 	copy(c[has:], o.pane(near, 0, piece, len(c))[has:])
-}
-
-// signal counts a message to a member of the host, or to all others (nobody).
-func (o *pairing) signal(near *near, to int) {
-	t, p, g := o.t, o.t.pairs, near.group
-	for i := range g.m {
-		if i == g.me || to != nobody && i != to {
-			continue
-		}
-		member := g.at(i)
-		p.sent[member]++
-		// A plain store, as of a lane (package fabric/shm, order.go): an atomic one waits on amd64 until
-		// all that was laid out has left the processor.
-		shm.OrderStores()
-		*word(near.slots[i], t.teams.shape.arrivals+8*uint64(t.me)) = o.pairWord(member)
-	}
-}
-
-// signalled waits for that from all others of the host.
-func (o *pairing) signalled(near *near) error {
-	g := near.group
-	for i := range g.m {
-		if i == g.me {
-			continue
-		}
-		if err := o.arrived(g.at(i)); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -1,6 +1,7 @@
 package coll
 
 import (
+	"context"
 	"encoding/binary"
 	"math/rand/v2"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"unsafe"
 
+	"github.com/ibconduit/conduit/fabric/shm"
 	"github.com/ibconduit/conduit/internal/peek"
 )
 
@@ -25,11 +27,11 @@ type near struct {
 // the job.
 func (o *op) nearby() (*near, error) {
 	t := o.t
-	p := t.channels()
+	p := o.pairs.channels()
 	if p.near != nil {
 		return p.near, nil
 	}
-	mapped, err := o.mappedSlots()
+	mapped, err := t.mappedSlots(o.ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +42,7 @@ func (o *op) nearby() (*near, error) {
 		}
 	}
 	mine := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, uint32(first)), count)
-	all, err := o.gatherEqual(mine)
+	all, err := o.rails.gatherEqual(mine)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +71,7 @@ func (o *op) nearby() (*near, error) {
 	n.all = whole && len(n.leaders) == 1
 	n.mixed = whole && inRow && len(n.leaders) > 1 && len(n.leaders) < t.n
 	if n.all {
-		if err := o.tryReading(n); err != nil {
+		if err := n.tryReading(&o.rails); err != nil {
 			return nil, err
 		}
 	}
@@ -79,8 +81,8 @@ func (o *op) nearby() (*near, error) {
 
 // tryReading finds out whether the members may read each other's memory as the kernel copies it,
 // which takes a right to trace and one name space of processes.
-func (o *op) tryReading(n *near) error {
-	t := o.t
+func (n *near) tryReading(o *rails) error {
+	t := o.step.t
 	nonce := new(uint64)
 	*nonce = rand.Uint64()
 	mine := binary.LittleEndian.AppendUint64(nil, uint64(os.Getpid()))
@@ -109,12 +111,12 @@ func (o *op) tryReading(n *near) error {
 }
 
 // mappedSlots are the slots of the members that are mapped, nil for others.
-func (o *pairing) mappedSlots() ([][]byte, error) {
-	t, m := o.t, o.t.teams
-	if err := m.shared.lock(o.ctx); err != nil {
+func (t *roster) mappedSlots(ctx context.Context) ([][]byte, error) {
+	m := t.shared
+	if err := m.turns.lock(ctx); err != nil {
 		return nil, err
 	}
-	defer m.shared.unlock()
+	defer m.turns.unlock()
 	slots := make([][]byte, t.n) // of the team
 	for i := range t.n {
 		end := t.off + m.shape.slot
@@ -125,4 +127,34 @@ func (o *pairing) mappedSlots() ([][]byte, error) {
 		}
 	}
 	return slots, nil
+}
+
+// signal counts a message to a member of the host, or to all others (nobody).
+func (o *pairs) signal(near *near, to int) {
+	t, p, g := o.step.t, o.made, near.group
+	for i := range g.m {
+		if i == g.me || to != nobody && i != to {
+			continue
+		}
+		member := g.at(i)
+		p.sent[member]++
+		// A plain store, as of a lane (package fabric/shm, order.go): an atomic one waits on amd64 until
+		// all that was laid out has left the processor.
+		shm.OrderStores()
+		*word(near.slots[i], t.shared.shape.arrivals+8*uint64(t.me)) = o.pairWord(member)
+	}
+}
+
+// signalled waits for that from all others of the host.
+func (o *pairs) signalled(near *near) error {
+	g := near.group
+	for i := range g.m {
+		if i == g.me {
+			continue
+		}
+		if err := o.arrived(g.at(i)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

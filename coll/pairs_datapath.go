@@ -6,11 +6,17 @@ import (
 	"sync/atomic"
 )
 
-// pairs is the state of the channels between any two members, in which data goes that rails would
-// carry over detours. A receiver grants a place for each message; the sender writes the message
-// there, and then the word of the pair. So memory does not grow with the members, but for two words
-// each. Grants go ahead of what is received, as far as there are places.
+// pairs are the channels of an operation's team between any two members, in which data goes that
+// rails would carry over detours. A receiver grants a place for each message; the sender writes the
+// message there, and then the word of the pair. So memory does not grow with the members, but for
+// two words each. Grants go ahead of what is received, as far as there are places.
 type pairs struct {
+	step *step
+	made *channels // nil before the first operation that needs them
+}
+
+// channels are their state.
+type channels struct {
 	sent, got []uint32 // messages to and from each member
 	granted   []uint32 // places to each member
 	used      []uint32 // of those that each has granted
@@ -30,20 +36,21 @@ type pairs struct {
 type want struct{ from, messages int }
 
 // channels are the team's, made when first used.
-func (t *roster) channels() *pairs {
-	if t.pairs == nil {
-		counts := make([]uint32, 4*t.n)
-		t.pairs = &pairs{sent: counts[:t.n], got: counts[t.n : 2*t.n], granted: counts[2*t.n : 3*t.n], used: counts[3*t.n:],
-			recent: make([]uint8, t.n)}
+func (o *pairs) channels() *channels {
+	if o.made == nil {
+		n := o.step.t.n
+		counts := make([]uint32, 4*n)
+		o.made = &channels{sent: counts[:n], got: counts[n : 2*n], granted: counts[2*n : 3*n], used: counts[3*n:],
+			recent: make([]uint8, n)}
 	}
-	return t.pairs
+	return o.made
 }
 
 // A grant is a word in the sender's slot, by the receiver's rank:
 // generation (24 bits), grants of the pair (8), kind (4), number of the operation (12), part of
 // its hash (8), places of the last 4 grants (8).
-func (o *pairing) grantWord(count uint32, from int, recent uint8) uint64 {
-	return o.t.ticket(uint64(count))<<32 | o.signWith(from, o.data.in(from))>>8<<8 | uint64(recent)
+func (o *pairs) grantWord(count uint32, from int, recent uint8) uint64 {
+	return o.step.t.ticket(uint64(count))<<32 | o.step.signWith(from, o.step.data.in(from))>>8<<8 | uint64(recent)
 }
 
 // signWith is what messages of a pair have in common, in which n bytes go from one to the other: of
@@ -57,9 +64,9 @@ func (o *step) signWith(_, n int) uint64 {
 
 // messages is how many a pair needs for n bytes. Where lengths are the pair's own business it is
 // one at least, so that a mistake is found.
-func (o *pairing) messages(n int) int {
-	place := int(o.t.teams.shape.place)
-	if n == 0 && o.data.varies {
+func (o *pairs) messages(n int) int {
+	place := int(o.step.t.shared.shape.place)
+	if n == 0 && o.step.data.varies {
 		return 1
 	}
 	return (n + place - 1) / place
@@ -67,8 +74,8 @@ func (o *pairing) messages(n int) int {
 
 // expect has n bytes of a member granted when there are places. Members are expected in the order
 // in which their messages are taken.
-func (o *pairing) expect(from, n int) error {
-	p := o.t.channels()
+func (o *pairs) expect(from, n int) error {
+	p := o.channels()
 	if p.first == len(p.wants) {
 		p.wants, p.first = p.wants[:0], 0
 	}
@@ -83,15 +90,15 @@ func (o *pairing) expect(from, n int) error {
 // slot, so nobody waits for them; those that are not used take no memory before they are first
 // written.
 func (t *roster) width() uint64 {
-	if t.teams.budget == nil {
+	if t.shared.budget == nil {
 		return places
 	}
-	return 1 + min(uint64(t.teams.budget.Room())/t.teams.shape.place, places-1)
+	return 1 + min(uint64(t.shared.budget.Room())/t.shared.shape.place, places-1)
 }
 
 // pick takes the first free place, of which there must be one: so few are ever touched where few
 // are granted at a time.
-func (p *pairs) pick() uint8 {
+func (p *channels) pick() uint8 {
 	place := uint8(bits.TrailingZeros8(^p.busy))
 	p.busy |= 1 << place
 	p.order[p.given%places] = place
@@ -100,8 +107,8 @@ func (p *pairs) pick() uint8 {
 }
 
 // grant grants what there are places for.
-func (o *pairing) grant() error {
-	t, p := o.t, o.t.pairs
+func (o *pairs) grant() error {
+	t, p := o.step.t, o.made
 	width := t.width()
 	for p.first < len(p.wants) {
 		w := &p.wants[p.first]
@@ -114,8 +121,8 @@ func (o *pairing) grant() error {
 		if w.messages == before {
 			return nil
 		}
-		binary.NativeEndian.PutUint64(o.word[:], o.grantWord(p.granted[w.from], w.from, p.recent[w.from]))
-		if err := t.teams.post(o.ctx, t.Member(w.from), t.off+t.teams.shape.grants+8*uint64(t.me), o.word[:]); err != nil {
+		binary.NativeEndian.PutUint64(o.step.word[:], o.grantWord(p.granted[w.from], w.from, p.recent[w.from]))
+		if err := t.shared.post(o.step.ctx, t.Member(w.from), t.off+t.shared.shape.grants+8*uint64(t.me), o.step.word[:]); err != nil {
 			return err
 		}
 		if w.messages == 0 {
@@ -126,67 +133,59 @@ func (o *pairing) grant() error {
 }
 
 // admitted waits for a grant to this member and returns the place.
-func (o *pairing) admitted(to int) (place uint64, err error) {
-	t, p := o.t, o.t.channels()
-	w := word(t.mem, t.teams.shape.grants+8*uint64(to))
+func (o *pairs) admitted(to int) (place uint64, err error) {
+	t, p := o.step.t, o.channels()
+	w := word(t.mem, t.shared.shape.grants+8*uint64(to))
 	for {
 		v := atomic.LoadUint64(w)
 		if ahead := t.aheadOf(v, p.used[to]); ahead > 0 {
-			if v>>8&(1<<24-1) != o.signWith(to, o.data.out(to))>>8 {
-				return 0, o.mismatch(to, Kind(v>>28&15))
+			if v>>8&(1<<24-1) != o.step.signWith(to, o.step.data.out(to))>>8 {
+				return 0, o.step.mismatch(to, Kind(v>>28&15))
 			}
 			return v >> (2 * uint(ahead-1) & 7) & (places - 1), nil
 		}
-		if err := o.wait(w, v); err != nil {
+		if err := o.step.wait(w, v); err != nil {
 			return 0, err
 		}
 	}
 }
 
-// aheadOf is how many messages a word of a pair counts beyond n; 0 if it is of another team.
-func (t *roster) aheadOf(w uint64, n uint32) int {
-	if uint32(w>>40) != t.generation {
-		return 0
-	}
-	return max(0, int(int8(uint8(w>>32)-uint8(n))))
-}
-
 // sendTo sends a message that fits a place to any member. data must not change until the operation
 // has settled.
-func (o *pairing) sendTo(to int, data []byte) error {
-	t, p, s := o.t, o.t.channels(), &o.t.teams.shape
+func (o *pairs) sendTo(to int, data []byte) error {
+	t, p, s := o.step.t, o.channels(), &o.step.t.shared.shape
 	place, err := o.admitted(to)
 	if err != nil {
 		return err
 	}
 	p.sent[to]++
 	p.used[to]++
-	if !t.paired.Load() {
-		t.paired.Store(true)
+	if !o.step.health.paired.Load() {
+		o.step.health.paired.Store(true)
 	}
-	return o.putWith(t.Member(to), t.off+s.places+place*s.place, data, t.off+s.arrivals+8*uint64(t.me), o.pairWord(to))
+	return o.step.putWith(t.Member(to), t.off+s.places+place*s.place, data, t.off+s.arrivals+8*uint64(t.me), o.pairWord(to))
 }
 
 // pairWord says in the receiver's slot that the messages to it that were counted have arrived.
-func (o *pairing) pairWord(to int) uint64 {
-	return o.t.ticket(uint64(o.t.pairs.sent[to]))<<32 | o.signWith(to, o.data.out(to))
+func (o *pairs) pairWord(to int) uint64 {
+	return o.step.t.ticket(uint64(o.made.sent[to]))<<32 | o.step.signWith(to, o.step.data.out(to))
 }
 
 // arrived waits for the next message of a member.
-func (o *pairing) arrived(from int) error {
-	t, p := o.t, o.t.channels()
-	w := word(t.mem, t.teams.shape.arrivals+8*uint64(from))
+func (o *pairs) arrived(from int) error {
+	t, p := o.step.t, o.channels()
+	w := word(t.mem, t.shared.shape.arrivals+8*uint64(from))
 	for {
 		v := atomic.LoadUint64(w)
 		if ahead := t.aheadOf(v, p.got[from]); ahead > 0 {
 			// Of several messages the word is the last one's, perhaps of the sender's next operation.
-			if v&(1<<32-1) != o.signWith(from, o.data.in(from)) && (ahead == 1 || v>>16&numberBits == o.number&numberBits) {
-				return o.mismatch(from, Kind(v>>28&15))
+			if v&(1<<32-1) != o.step.signWith(from, o.step.data.in(from)) && (ahead == 1 || v>>16&numberBits == o.step.number&numberBits) {
+				return o.step.mismatch(from, Kind(v>>28&15))
 			}
 			p.got[from]++
 			return nil
 		}
-		if err := o.wait(w, v); err != nil {
+		if err := o.step.wait(w, v); err != nil {
 			return err
 		}
 	}
@@ -194,8 +193,8 @@ func (o *pairing) arrived(from int) error {
 
 // receiveFrom waits for the next message of a member, which was expected, and returns its memory,
 // valid until consumedPlace is called.
-func (o *pairing) receiveFrom(from int) ([]byte, error) {
-	t, p, s := o.t, o.t.channels(), &o.t.teams.shape
+func (o *pairs) receiveFrom(from int) ([]byte, error) {
+	t, p, s := o.step.t, o.channels(), &o.step.t.shared.shape
 	if err := o.arrived(from); err != nil {
 		return nil, err
 	}
@@ -204,8 +203,8 @@ func (o *pairing) receiveFrom(from int) ([]byte, error) {
 }
 
 // consumedPlace ends the use of a message's memory.
-func (o *pairing) consumedPlace() error {
-	p := o.t.pairs
+func (o *pairs) consumedPlace() error {
+	p := o.made
 	p.busy &^= 1 << p.order[p.taken%places]
 	p.taken++
 	return o.grant()
@@ -217,8 +216,8 @@ const nobody = -1
 // swap sends out to one member and receives in from another, which it has expected; one of them may
 // be nobody. All members do so at once: as each sends one message and then receives one, none waits
 // for who waits for it.
-func (o *pairing) swap(to int, out []byte, from int, in []byte) error {
-	place := int(o.t.teams.shape.place)
+func (o *pairs) swap(to int, out []byte, from int, in []byte) error {
+	place := int(o.step.t.shared.shape.place)
 	sends, takes := 0, 0
 	if to != nobody {
 		sends = o.messages(len(out))
@@ -250,22 +249,22 @@ func (o *pairing) swap(to int, out []byte, from int, in []byte) error {
 
 // comparePairs finds a message or a grant of a pair that belongs to another operation with this
 // one's number, or to an earlier one, which has ended here without it.
-func (o *step) comparePairs() error {
-	t := o.t
-	if t.pairs == nil && t.n > 64 {
+func (o *pairs) compare() error {
+	t := o.step.t
+	if o.made == nil && t.n > 64 {
 		return nil // the time is not worth it
 	}
-	p, s := t.channels(), &t.teams.shape
+	p, s := o.channels(), &t.shared.shape
 	for i := range t.n {
 		v := atomic.LoadUint64(word(t.mem, s.arrivals+8*uint64(i)))
-		if t.aheadOf(v, p.got[i]) > 0 && o.begun(v) &&
-			(!o.numbers(v) || o.data == nil || v&(1<<32-1) != o.signWith(i, o.data.in(i))) {
-			return o.mismatch(i, Kind(v>>28&15))
+		if t.aheadOf(v, p.got[i]) > 0 && o.step.begun(v) &&
+			(!o.step.numbers(v) || o.step.data == nil || v&(1<<32-1) != o.step.signWith(i, o.step.data.in(i))) {
+			return o.step.mismatch(i, Kind(v>>28&15))
 		}
 		v = atomic.LoadUint64(word(t.mem, s.grants+8*uint64(i)))
-		if t.aheadOf(v, p.used[i]) > 0 && o.begun(v) &&
-			(!o.numbers(v) || o.data == nil || v>>8&(1<<24-1) != o.signWith(i, o.data.out(i))>>8) {
-			return o.mismatch(i, Kind(v>>28&15))
+		if t.aheadOf(v, p.used[i]) > 0 && o.step.begun(v) &&
+			(!o.step.numbers(v) || o.step.data == nil || v>>8&(1<<24-1) != o.step.signWith(i, o.step.data.out(i))>>8) {
+			return o.step.mismatch(i, Kind(v>>28&15))
 		}
 	}
 	return nil

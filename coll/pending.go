@@ -12,7 +12,7 @@ import (
 // the operation's until it is done. It runs in a goroutine of its own, and through the lanes that
 // all teams share.
 type Pending struct {
-	teams   *Teams
+	gate    *gate
 	mu      sync.Mutex
 	done    bool
 	err     error
@@ -40,20 +40,20 @@ func (t *Team) StartAllGather(ctx context.Context, mine []byte) *Pending {
 	return p.start(t, ctx, allGather(mine, &p.all))
 }
 
-func (t *Team) pending() *Pending { return &Pending{teams: t.teams} }
+func (t *Team) pending() *Pending { return &Pending{gate: &t.teams.gate} }
 
 // start takes the operation's place in the order and runs it when it is its turn.
 func (p *Pending) start(t *Team, ctx context.Context, c *call) *Pending {
-	if err := t.teams.enter(); err != nil {
+	if err := p.gate.enter(); err != nil {
 		p.end(c, err)
 		return p
 	}
 	turn := t.turns.join()
-	p.teams.env.Host().Go("collective operation", func() {
-		defer t.teams.leave()
+	p.gate.host.Go("collective operation", func() {
+		defer p.gate.leave()
 		if err := turn.wait(ctx); err != nil {
 			// The others go on to it, and must not wait for ever.
-			p.end(c, fmt.Errorf("coll: %v: %w", c.kind, t.fail(c.kind, 0, err)))
+			p.end(c, fmt.Errorf("coll: %v: %w", c.kind, t.health.fail(c.kind, 0, err)))
 			return
 		}
 		defer t.turns.unlock()
@@ -61,7 +61,7 @@ func (p *Pending) start(t *Team, ctx context.Context, c *call) *Pending {
 		ended := false
 		defer func() {
 			if !ended { // the program's function has ended the goroutine
-				err = fmt.Errorf("coll: %v: %w", c.kind, t.fail(c.kind, 0, errExited))
+				err = fmt.Errorf("coll: %v: %w", c.kind, t.health.fail(c.kind, 0, errExited))
 			}
 			p.end(c, err)
 		}()
@@ -96,16 +96,16 @@ func (p *Pending) Wait(ctx context.Context) error {
 	if done, err := p.Done(); done {
 		return err
 	}
-	if err := p.teams.admit("wait"); err != nil {
+	if err := p.gate.admit("wait"); err != nil {
 		return err
 	}
-	defer p.teams.leave()
+	defer p.gate.leave()
 	p.mu.Lock()
 	if p.done {
 		defer p.mu.Unlock()
 		return p.err
 	}
-	w := p.teams.env.Host().NewParker()
+	w := p.gate.host.NewParker()
 	p.waiters = append(p.waiters, w)
 	p.mu.Unlock()
 	for {
@@ -126,4 +126,18 @@ func (p *Pending) Blobs() [][]byte {
 		return nil
 	}
 	return p.all
+}
+
+// refused is an operation that was started and cannot be.
+func refused(on On, err error) *Pending {
+	t, _ := on.on()
+	p := t.pending()
+	p.end(&call{}, err)
+	return p
+}
+
+// start starts it.
+func start(ctx context.Context, on On, k Kind, root int, d *payload, f func(*op) error) *Pending {
+	t, lanes := on.on()
+	return t.pending().start(t, ctx, &call{kind: k, root: root, lanes: lanes, data: d, do: f})
 }

@@ -24,56 +24,55 @@ func (o *op) pulls() (*near, bool, error) {
 }
 
 // show tells a member where the next bytes for it are. The word is valid once that has a signal.
-func (o *pairing) show(near *near, to int, b []byte) {
-	w := word(near.slots[to], o.t.teams.shape.refs+8*uint64(o.t.me))
+func (near *near) show(t *roster, to int, b []byte) {
+	w := word(near.slots[to], t.shared.shape.refs+8*uint64(t.me))
 	atomic.StoreUint64(w, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))))
 }
 
 // pull copies what a member has shown.
-func (o *pairing) pull(near *near, from int, dst []byte) error {
-	t := o.t
-	at := atomic.LoadUint64(word(t.mem, t.teams.shape.refs+8*uint64(from)))
+func (near *near) pull(t *roster, k Kind, from int, dst []byte) error {
+	at := atomic.LoadUint64(word(t.mem, t.shared.shape.refs+8*uint64(from)))
 	err := peek.Read(near.pids[from], at, dst)
 	if errors.Is(err, unix.ESRCH) {
-		return &fabric.PeerDownError{Rank: t.Member(from), Op: o.kind.String(), Cause: err}
+		return &fabric.PeerDownError{Rank: t.Member(from), Op: k.String(), Cause: err}
 	}
 	return err
 }
 
 // pulled ends the reading: it waits until all others have ended theirs.
-func (o *pairing) pulled(near *near) error {
-	if e := o.t.known(); e != nil { // what was read may have been changed
+func (o *op) pulled(near *near) error {
+	if e := o.health.known(); e != nil { // what was read may have been changed
 		return e
 	}
-	o.signal(near, nobody)
-	return o.signalled(near)
+	o.pairs.signal(near, nobody)
+	return o.pairs.signalled(near)
 }
 
 // pullBlocks has each member read the blocks that are for it. from is what this one has for
 // another.
-func (o *pairing) pullBlocks(near *near, dst *blocks, from func(to int) []byte) error {
+func (o *op) pullBlocks(near *near, dst *blocks, from func(to int) []byte) error {
 	err := o.readBlocks(near, dst, from)
 	if err != nil {
 		// Whoever told this member may not have told the others yet, and they may still read here.
 		t := o.t
-		t.write(brokenWord, encodeBroken(t.generation, t.fail(o.kind, o.number, err)))
+		t.write(brokenWord, encodeBroken(t.generation, o.health.fail(o.kind, o.number, err)))
 	}
 	return err
 }
 
-func (o *pairing) readBlocks(near *near, dst *blocks, from func(to int) []byte) error {
+func (o *op) readBlocks(near *near, dst *blocks, from func(to int) []byte) error {
 	t := o.t
 	for i := range t.n {
-		o.show(near, i, from(i))
+		near.show(t, i, from(i))
 	}
-	o.signal(near, nobody)
+	o.pairs.signal(near, nobody)
 	copy(dst.of(t.me), from(t.me))
 	for k := 1; k < t.n; k++ {
 		i := (t.me + k) % t.n
-		if err := o.arrived(i); err != nil {
+		if err := o.pairs.arrived(i); err != nil {
 			return err
 		}
-		if err := o.pull(near, i, dst.of(i)); err != nil {
+		if err := near.pull(t, o.kind, i, dst.of(i)); err != nil {
 			return err
 		}
 	}

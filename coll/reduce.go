@@ -3,8 +3,6 @@ package coll
 import (
 	"context"
 	"fmt"
-
-	"github.com/ibconduit/conduit/fabric"
 )
 
 // AllReduce replaces buf, on every member, by the members' buffers reduced with op, element by
@@ -106,12 +104,4 @@ func reduction[T any](k Kind, buf []T, op func(dst, src []T)) (*payload, error) 
 	d.dst.mem = bytesOf(buf)
 	d.each, d.fold = len(d.dst.mem), foldOf[T](op)
 	return d, nil
-}
-
-func checkRoot(on On, k Kind, root int) error {
-	t, _ := on.on()
-	if root < 0 || root >= t.n {
-		return fmt.Errorf("coll: %w", &fabric.RankError{Op: k.String(), Rank: root, Size: t.n})
-	}
-	return nil
 }

@@ -1,15 +1,8 @@
 package coll
 
 import (
-	"context"
-	"errors"
-	"runtime/debug"
 	"slices"
 )
-
-// reducer is an operation that puts members' data together. Moving data is op's, which calls
-// nothing of this.
-type reducer struct{ *op }
 
 // allReduce chooses by length: short, all data is gathered; else each member reduces a share, in
 // mapped memory or as it arrives; between the two it goes up a tree and down another.
@@ -20,10 +13,10 @@ func reduceToRoot(o *op) error { return reducer{o}.reduceTo(o.root) }
 // reduceTo reduces to a root; -1: to all.
 func (o reducer) reduceTo(root int) error {
 	o.bind()
-	t, s, buf := o.t, &o.t.teams.shape, o.data.dst.mem
+	t, s, buf := o.t, &o.t.shared.shape, o.data.dst.mem
 	switch {
 	case len(buf) == 0:
-		return o.meet() // which finds mistakes
+		return o.rails.meet() // which finds mistakes
 	case t.n == 1:
 		return nil
 	case t.n == 2 && root < 0 && uint64(len(buf)) <= s.chunk && len(buf) <= s.short/2:
@@ -48,53 +41,14 @@ func (o reducer) reduceTo(root int) error {
 	return o.reduceTree(buf, root)
 }
 
-// unit is how long a message is at least that all ways of operations can carry.
-func (o reducer) unit() int {
-	s := &o.t.teams.shape
-	return int(min(s.chunk, s.place, s.pane))
-}
-
-// whole is n bytes less what would be a part of an element.
-func (d *payload) whole(n uint64) int { return int(n) / d.size * d.size }
-
-// desk is memory of this member's alone.
-func (t *roster) desk() []byte {
-	s := &t.teams.shape
-	return t.mem[s.scratch : s.scratch+s.desk]
-}
-
-// fold sets dst to dst op src. dst is of members before those of src.
-func (o reducer) fold(dst, src []byte) (err error) {
-	if len(dst) == 0 {
-		return nil
-	}
-	ended := false
-	defer func() {
-		if ended {
-			return
-		}
-		if v := recover(); v != nil {
-			err = &PanicError{Value: v, Stack: debug.Stack()}
-			return
-		}
-		o.t.fail(o.kind, o.number, errExited) // nobody gets an error from here
-		_ = o.land(context.WithoutCancel(o.ctx))
-	}()
-	o.data.fold.fold(dst, src)
-	ended = true
-	return nil
-}
-
-var errExited = errors.New("the function of a reduction ended its goroutine")
-
 // reduceTwo is reduceGathered of two members and one message each: what arrives is reduced where it
 // lies.
 func (o reducer) reduceTwo(buf []byte) error {
 	o.mute = true
-	if err := o.send(0, buf); err != nil {
+	if err := o.rails.send(0, buf); err != nil {
 		return err
 	}
-	other, err := o.receive(0)
+	other, err := o.rails.receive(0)
 	if err != nil {
 		return err
 	}
@@ -110,9 +64,9 @@ func (o reducer) reduceTwo(buf []byte) error {
 		copy(buf, other)
 	}
 	if err == nil {
-		err = o.consumed(0)
+		err = o.rails.consumed(0)
 	}
-	o.met()
+	o.rails.met()
 	return err
 }
 
@@ -123,11 +77,11 @@ func (o reducer) reduceGathered(root int, buf []byte) error {
 	from := t.me // blocks are those of the members before it
 	if root < 0 {
 		copy(all, buf)
-		if err := o.bruckEqual(all, n); err != nil {
+		if err := o.rails.bruckEqual(all, n); err != nil {
 			return err
 		}
 	} else {
-		if err := o.gatherUp(all, buf); err != nil || t.me != root {
+		if err := o.rails.gatherUp(all, buf); err != nil || t.me != root {
 			return err
 		}
 		from = root
@@ -158,70 +112,16 @@ func (o reducer) reduceRanks(all []byte, from, members int, buf []byte) error {
 
 // reduceWhole is for elements that fit no message.
 func (o reducer) reduceWhole(root int) error {
-	if err := o.meet(); err != nil { // see collectWhole
+	if err := o.rails.meet(); err != nil { // see collectWhole
 		return err
 	}
 	if err := o.collectWhole(max(root, 0), o.t.n); err != nil || root >= 0 {
 		return err
 	}
-	for c := range slices.Chunk(o.data.dst.mem, int(o.t.teams.shape.chunk)) {
+	for c := range slices.Chunk(o.data.dst.mem, int(o.t.shared.shape.chunk)) {
 		if err := o.down(0, c); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// collectWhole has a member reduce the elements of the first so many into its buffer, one after the
-// other, with memory for two from the job's budget. The others have none, and all have begun the
-// operation: so who has memory waits for nobody who waits for some, whatever teams are at work, nor
-// for a program that is elsewhere yet, where it may need this memory.
-func (o reducer) collectWhole(at, members int) error {
-	t, d, buf := o.t, o.data, o.data.dst.mem
-	if t.me != at {
-		if t.me >= members {
-			return nil
-		}
-		for c := range slices.Chunk(buf, d.size) {
-			if err := o.swap(at, c, nobody, nil); err != nil {
-				return err
-			}
-			if err := o.collect(); err != nil {
-				return err
-			}
-		}
-		return o.settle(o.ctx)
-	}
-	if b := t.teams.budget; b != nil {
-		if err := o.acquire(b, 2*int64(d.size)); err != nil {
-			return err
-		}
-		defer b.Release(2 * int64(d.size))
-	}
-	both := make([]byte, 2*d.size)
-	acc, in := both[:d.size], both[d.size:]
-	for c := range slices.Chunk(buf, d.size) {
-		for i := range members {
-			src, into := c, in
-			if i == 0 {
-				into = acc
-			}
-			if i != at {
-				if err := o.expect(i, d.size); err != nil {
-					return err
-				}
-				if err := o.swap(nobody, nil, i, into); err != nil {
-					return err
-				}
-				src = into
-			}
-			if i == 0 {
-				copy(acc, src)
-			} else if err := o.fold(acc, src); err != nil {
-				return err
-			}
-		}
-		copy(c, acc)
 	}
 	return nil
 }
@@ -283,21 +183,7 @@ func (o reducer) up(acc []byte) error {
 	if v == 0 {
 		return nil
 	}
-	return o.send(low, acc)
-}
-
-// foldBefore receives a message of members before those whose data acc has, and puts both together.
-func (o reducer) foldBefore(rail int, acc []byte) error {
-	b, err := o.receive(rail)
-	if err != nil {
-		return err
-	}
-	b = b[:len(acc)]
-	if err := o.fold(b, acc); err != nil {
-		return err
-	}
-	copy(acc, b)
-	return o.consumed(rail)
+	return o.rails.send(low, acc)
 }
 
 // down sends a message from one member to all, down the tree of a broadcast.
@@ -306,11 +192,11 @@ func (o reducer) down(root int, c []byte) error {
 	me := (t.me - root + t.n) % t.n
 	low := t.lowest(me)
 	if me != 0 {
-		if err := o.take(low, c); err != nil {
+		if err := o.rails.take(low, c); err != nil {
 			return err
 		}
 	}
-	return o.pass(me, low, c)
+	return o.rails.pass(me, low, c)
 }
 
 // carry takes a message along rails from one member to another.
@@ -325,9 +211,9 @@ func (o reducer) carry(from, to int, c []byte) error {
 		var err error
 		switch t.me {
 		case from:
-			err = o.send(r, c)
+			err = o.rails.send(r, c)
 		case next:
-			err = o.take(r, c)
+			err = o.rails.take(r, c)
 		}
 		if err != nil {
 			return err

@@ -10,7 +10,7 @@ func (o reducer) prefix(exclusive bool) error {
 	t, d, buf := o.t, o.data, o.data.dst.mem
 	switch {
 	case len(buf) == 0:
-		return o.meet() // which finds mistakes
+		return o.rails.meet() // which finds mistakes
 	case t.n == 1:
 		return nil
 	case d.size > o.unit():
@@ -50,16 +50,16 @@ func (o reducer) chain(c []byte) error {
 	if t.me == t.n-1 {
 		return nil
 	}
-	return o.send(0, c)
+	return o.rails.send(0, c)
 }
 
 // chainBefore does so, and keeps what it receives.
 func (o reducer) chainBefore(c []byte) error {
 	t := o.t
 	if t.me == 0 {
-		return o.send(0, c)
+		return o.rails.send(0, c)
 	}
-	b, err := o.receive(0)
+	b, err := o.rails.receive(0)
 	if err != nil {
 		return err
 	}
@@ -73,12 +73,12 @@ func (o reducer) chainBefore(c []byte) error {
 		if err := o.fold(next, c); err != nil {
 			return err
 		}
-		if err := o.send(0, next); err != nil {
+		if err := o.rails.send(0, next); err != nil {
 			return err
 		}
 	}
 	copy(c, b)
-	return o.consumed(0)
+	return o.rails.consumed(0)
 }
 
 // double has each member send what it has to the one 2^r after it in round r, so that what it has
@@ -88,7 +88,7 @@ func (o reducer) double(c []byte, first int) error {
 	t := o.t
 	for r := range t.rails {
 		if t.me >= first && t.me+1<<r < t.n {
-			if err := o.send(r, c); err != nil {
+			if err := o.rails.send(r, c); err != nil {
 				return err
 			}
 		}
@@ -108,7 +108,7 @@ func (o reducer) double(c []byte, first int) error {
 func (o reducer) doubleBefore(c []byte) error {
 	t := o.t
 	if t.me < t.n-1 {
-		if err := o.send(0, c); err != nil {
+		if err := o.rails.send(0, c); err != nil {
 			return err
 		}
 	}
@@ -118,7 +118,7 @@ func (o reducer) doubleBefore(c []byte) error {
 	if err := o.settle(o.ctx); err != nil {
 		return err
 	}
-	if err := o.take(0, c); err != nil {
+	if err := o.rails.take(0, c); err != nil {
 		return err
 	}
 	return o.double(c, 1)
@@ -127,7 +127,7 @@ func (o reducer) doubleBefore(c []byte) error {
 // prefixWhole is for elements that fit no message. The last member goes first, as the others need
 // what it has no more.
 func (o reducer) prefixWhole(exclusive bool) error {
-	if err := o.meet(); err != nil { // see collectWhole
+	if err := o.rails.meet(); err != nil { // see collectWhole
 		return err
 	}
 	for at := o.t.n - 1; at > 0; at-- {

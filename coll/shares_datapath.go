@@ -18,7 +18,7 @@ func (v view) at(i int) int {
 // and receives from the one k after it; those behind the last come first in the order of ranks, and
 // are put together apart.
 func (o reducer) reduceShares(v view, buf []byte, root int) error {
-	place := o.data.whole(o.t.teams.shape.place)
+	place := o.data.whole(o.t.shared.shape.place)
 	for len(buf) > 0 {
 		n := min(len(buf), v.m*place)
 		if err := o.reducePiece(v, buf[:n], root); err != nil {
@@ -27,12 +27,6 @@ func (o reducer) reduceShares(v view, buf []byte, root int) error {
 		buf = buf[n:]
 	}
 	return nil
-}
-
-// share is where that of a member begins and ends; it has whole elements.
-func (d *payload) share(n, i, m int) (from, to int) {
-	count := n / d.size
-	return count * i / m * d.size, count * (i + 1) / m * d.size
 }
 
 func (o reducer) reducePiece(v view, c []byte, root int) error {
@@ -49,20 +43,20 @@ func (o reducer) reducePiece(v view, c []byte, root int) error {
 		copy(acc, mine)
 	}
 	for k := 1; k < v.m; k++ {
-		if err := o.expect(v.at(v.me+k), len(mine)); err != nil {
+		if err := o.pairs.expect(v.at(v.me+k), len(mine)); err != nil {
 			return err
 		}
 	}
 	for k := 1; k < v.m; k++ {
 		if to := of(v.me + v.m - k); len(to) > 0 {
-			if err := o.sendTo(v.at(v.me+v.m-k), to); err != nil {
+			if err := o.pairs.sendTo(v.at(v.me+v.m-k), to); err != nil {
 				return err
 			}
 		}
 		if len(mine) == 0 {
 			continue
 		}
-		b, err := o.receiveFrom(v.at(v.me + k))
+		b, err := o.pairs.receiveFrom(v.at(v.me + k))
 		if err != nil {
 			return err
 		}
@@ -77,7 +71,7 @@ func (o reducer) reducePiece(v view, c []byte, root int) error {
 		if err != nil {
 			return err
 		}
-		if err := o.consumedPlace(); err != nil {
+		if err := o.pairs.consumedPlace(); err != nil {
 			return err
 		}
 	}
@@ -94,12 +88,12 @@ func (o reducer) reducePiece(v view, c []byte, root int) error {
 		return o.sharesTo(v, root, c, acc)
 	}
 	for k := 1; k < v.m; k++ {
-		if err := o.expect(v.at(v.me+k), len(of(v.me+k))); err != nil {
+		if err := o.pairs.expect(v.at(v.me+k), len(of(v.me+k))); err != nil {
 			return err
 		}
 	}
 	for k := 1; k < v.m; k++ {
-		if err := o.swap(v.at(v.me+v.m-k), mine, v.at(v.me+k), of(v.me+k)); err != nil {
+		if err := o.pairs.swap(v.at(v.me+v.m-k), mine, v.at(v.me+k), of(v.me+k)); err != nil {
 			return err
 		}
 	}
@@ -113,7 +107,7 @@ func (o reducer) sharesTo(v view, root int, c, mine []byte) error {
 		if len(mine) == 0 {
 			return nil
 		}
-		if err := o.sendTo(root, mine); err != nil {
+		if err := o.pairs.sendTo(root, mine); err != nil {
 			return err
 		}
 		return o.settle(o.ctx) // the desk is used again
@@ -124,7 +118,7 @@ func (o reducer) sharesTo(v view, root int, c, mine []byte) error {
 			copy(c[from:to], mine)
 			continue
 		}
-		if err := o.expect(v.at(i), to-from); err != nil {
+		if err := o.pairs.expect(v.at(i), to-from); err != nil {
 			return err
 		}
 	}
@@ -133,7 +127,7 @@ func (o reducer) sharesTo(v view, root int, c, mine []byte) error {
 		if i == v.me {
 			continue
 		}
-		if err := o.swap(nobody, nil, v.at(i), c[from:to]); err != nil {
+		if err := o.pairs.swap(nobody, nil, v.at(i), c[from:to]); err != nil {
 			return err
 		}
 	}

@@ -20,7 +20,7 @@ const Undefined = math.MinInt
 // is made, every member gets the same *NoSlotError, and this team goes on.
 func (t *Team) Split(ctx context.Context, color, key int) (made *Team, err error) {
 	err = t.run(ctx, &call{kind: KindSplit, do: func(o *op) (err error) {
-		made, err = o.split(color, key)
+		made, err = t.split(o, color, key)
 		if errors.Is(err, ErrNoSlot) { // which all members know
 			o.verdict, err = fmt.Errorf("coll: %v: %w", KindSplit, err), nil
 		}
@@ -39,92 +39,92 @@ type member struct {
 	slots      []slot
 }
 
-func (o *op) split(color, key int) (*Team, error) {
-	t, m := o.t, o.t.teams
-	if err := m.sift(o.ctx); err != nil {
+func (t *Team) split(o *op, color, key int) (*Team, error) {
+	m := t.teams
+	if err := m.slots.sift(o.ctx); err != nil {
 		return nil, err
 	}
 	for try := 0; ; try++ {
-		blobs, err := o.gatherEqual(encodeMember(color, key, m.offer()))
+		blobs, err := o.rails.gatherEqual(encodeMember(color, key, m.slots.offer()))
 		if err != nil {
 			return nil, err
 		}
-		groups := decodeMembers(blobs, t.n, m.shape.slots)
+		groups := decodeMembers(blobs, t.n, m.shared.shape.slots)
 		if try == splitTries {
-			return nil, &NoSlotError{Slots: m.shape.slots, Color: groups[0][0].color}
+			return nil, &NoSlotError{Slots: m.shared.shape.slots, Color: groups[0][0].color}
 		}
 		// Splits of other teams at the same time begin to look for a slot elsewhere.
 		salt := t.generation ^ t.generation>>12 ^ uint32(o.sign) ^ uint32(try)<<9
-		p, err := choose(groups, t.me, t.slot*5+try*3, m.shape.slots, salt)
+		p, err := choose(groups, t.me, t.slot*5+try*3, m.shared.shape.slots, salt)
 		if err != nil {
 			return nil, err
 		}
 		ok := byte(1)
-		if p != nil && !m.reserve(p.slot, p.generation) {
+		if p != nil && !m.slots.reserve(p.slot, p.generation) {
 			ok = 0
 		}
-		oks, err := o.gatherEqual([]byte{ok})
+		oks, err := o.rails.gatherEqual([]byte{ok})
 		if err == nil && !slices.Contains(oks, 0) {
 			if p == nil {
 				return nil, nil
 			}
-			return o.join(p), nil
+			return t.join(p), nil
 		}
 		if err != nil {
 			if p != nil && ok == 1 {
-				o.decline(p, err)
+				t.decline(o.ctx, p, err)
 			}
 			return nil, err
 		}
 		if p != nil && ok == 1 {
-			m.unreserve(p.slot)
+			m.slots.unreserve(p.slot)
 		}
-		m.env.Host().Sleep(time.Duration(try+1) * time.Duration(t.slot+1) * time.Millisecond)
+		m.shared.env.Host().Sleep(time.Duration(try+1) * time.Duration(t.slot+1) * time.Millisecond)
 	}
 }
 
 // join makes the new team.
-func (o *op) join(p *part) *Team {
+func (t *Team) join(p *part) *Team {
 	members := make([]int32, len(p.group))
 	for i, g := range p.group {
-		members[i] = int32(o.t.Member(g.rank))
+		members[i] = int32(t.Member(g.rank))
 	}
-	return o.t.teams.newTeam(p.slot, p.generation, members, p.me)
+	return t.teams.newTeam(p.slot, p.generation, members, p.me)
 }
 
 // decline leaves a team that others may already have, and this rank has not: the Split has failed
 // here.
-func (o *op) decline(p *part, cause error) {
-	made := o.join(p)
-	made.parent, made.absent = o.t, make(map[int]bool)
-	made.fail(KindSplit, 0, cause)
+func (t *Team) decline(ctx context.Context, p *part, cause error) {
+	made := t.join(p)
+	made.parent, made.health.absent = t, make(map[int]bool)
+	made.health.fail(KindSplit, 0, cause)
 	// What fails is the network, or this rank was killed: nobody can be told.
-	_ = made.giveUp(context.WithoutCancel(o.ctx))
+	_ = made.giveUp(context.WithoutCancel(ctx))
 }
 
 // sift finds out who never had a team that this rank declined, and so will not say that it is done
 // with it: a Split may fail at members before they know the new team. Those that are done with the
 // team that was split have the new one, or will never have it.
-func (m *Teams) sift(ctx context.Context) error {
+func (m *slots) sift(ctx context.Context) error {
 	var declined []*Team
 	var unheard [][]int
 	m.mu.Lock()
-	for i := range m.slots {
-		if t := m.slots[i].left; t != nil && t.parent != nil && t.parent.over {
-			declined, unheard = append(declined, t), append(unheard, slices.Collect(t.unheard()))
+	for i := range m.all {
+		if t := m.all[i].left; t != nil && t.parent != nil && t.parent.over {
+			declined, unheard = append(declined, t), append(unheard, slices.Collect(t.health.unheard()))
 		}
 	}
 	m.mu.Unlock()
 	for i, t := range declined {
 		for _, rank := range unheard[i] {
 			var b [8]byte
-			err := m.get(ctx, rank, t.off+reservedWord, b[:])
-			if err := t.blame(rank, err); err != nil {
+			err := t.shared.get(ctx, rank, t.off+reservedWord, b[:])
+			if err := t.health.blame(rank, err); err != nil {
 				return err
 			}
 			if err == nil && binary.NativeEndian.Uint64(b[:]) != uint64(t.generation) {
 				m.mu.Lock()
-				t.absent[rank] = true
+				t.health.absent[rank] = true
 				m.mu.Unlock()
 			}
 		}
@@ -217,10 +217,10 @@ func (t *Team) Free(ctx context.Context) error {
 	return t.run(ctx, &call{kind: KindFree, do: func(o *op) error {
 		// What a member has not waited for, acknowledgements, has arrived before it enters the
 		// barrier; and behind the barrier every member has what was sent to it there.
-		if err := t.teams.flush(o.ctx); err != nil {
+		if err := t.shared.flush(o.ctx); err != nil {
 			return err
 		}
-		if err := o.meet(); err != nil {
+		if err := o.rails.meet(); err != nil {
 			return err
 		}
 		t.end("freed", func(s *slot) { s.taken = false })
@@ -231,19 +231,19 @@ func (t *Team) Free(ctx context.Context) error {
 // Leave gives a broken team up for this rank, which waits for nobody: the others' Shrink does
 // without it. The slot is free again when each of the others has called Shrink or Leave.
 func (t *Team) Leave(ctx context.Context) error {
-	if err := t.teams.admit("leave"); err != nil {
+	if err := t.teams.gate.admit("leave"); err != nil {
 		return err
 	}
-	defer t.teams.leave()
-	if t.known() == nil && t.ended.Load() == nil {
+	defer t.teams.gate.leave()
+	if t.health.known() == nil && t.health.ended.Load() == nil {
 		return fmt.Errorf("coll: %v is not broken: all members call Free", t)
 	}
 	turn := t.turns.join()
 	err := turn.wait(ctx)
 	if err == nil {
 		defer t.turns.unlock()
-		if t.ended.Load() != nil {
-			err = t.usable()
+		if t.health.ended.Load() != nil {
+			err = t.health.usable()
 		} else {
 			err = t.giveUp(ctx)
 		}
@@ -252,10 +252,4 @@ func (t *Team) Leave(ctx context.Context) error {
 		return fmt.Errorf("coll: leave: %w", err)
 	}
 	return nil
-}
-
-// end makes the team of no use.
-func (t *Team) end(how string, then func(*slot)) {
-	t.ended.Store(&how)
-	t.teams.vacate(t, then)
 }

@@ -2,247 +2,151 @@ package coll
 
 import (
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"os"
-	"slices"
 	"sync/atomic"
 
+	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/racesync"
 )
 
 // Team is a list of ranks of the job, as one of them sees it, with an order of operations of its
 // own. Methods may be called from any goroutine; operations run one after the other, in the order
 // in which they were called. The members must call the same ones in the same order.
 type Team struct {
-	health
+	roster
+	teams  *Teams
+	health health
 
 	// The rest belongs to who has the turn.
 	turns  turns
 	op     op     // that runs
 	number uint64 // of operations begun
 
-	// The rest belongs to who has Teams.mu.
+	// The rest belongs to who has slots.mu.
 	parent *Team // that was split, of a team which this rank declined; nil else
 	over   bool  // no other member is in an operation of this team any more
 }
 
-// roster is who is in a team, and where its memory is.
-type roster struct {
-	teams      *Teams
-	slot       int
-	generation uint32
-	members    []int32 // ranks of the job; nil: all
-	me, n      int
-	rails      int
-	off        uint64 // of the slot in a segment
-	mem        []byte // the slot in this rank's
-
-	// The rest belongs to who has the turn.
-	rail  []rail
-	pairs *pairs // nil before the first operation that needs them
-}
-
-// health is whether a team is broken, who has been told so, and what is agreed on the dead.
-type health struct {
-	roster
-	broken    atomic.Pointer[BrokenError]
-	paired    atomic.Bool            // messages went to others than neighbours
-	told      atomic.Bool            // the others know, or need not be told from here
-	ended     atomic.Pointer[string] // how: "freed", "shrunk"
-	agreement *agreement             // of who has the turn
-	absent    map[int]bool           // under Teams.mu: ranks of the job that never had a team which this rank declined
-}
-
-// Rank is this rank's in the team, from 0.
-func (t *roster) Rank() int { return t.me }
-
-// Size is the number of members.
-func (t *roster) Size() int { return t.n }
-
-// Slot is the number of the team's slot, which errors name. Teams that exist at the same time and
-// have a member in common have different slots.
-func (t *roster) Slot() int { return t.slot }
-
-// Member is a member's rank in the job, for its rank in the team.
-func (t *roster) Member(rank int) int {
-	if t.members == nil {
-		return rank
-	}
-	return int(t.members[rank])
-}
-
-// Index is the rank in the team of a rank of the job; -1: it is no member.
-func (t *roster) Index(rank int) int {
-	if t.members == nil {
-		return rank
-	}
-	return slices.Index(t.members, int32(rank))
-}
-
 // Broken is what broke the team, as far as this rank knows: nil or a *BrokenError. Once the job is
 // closed it learns of nothing more.
-func (t *health) Broken() error {
-	if t.teams.enter() != nil { // the slot's memory is gone
-		if e := t.broken.Load(); e != nil {
+func (t *Team) Broken() error {
+	if t.teams.gate.enter() != nil { // the slot's memory is gone
+		if e := t.health.broken.Load(); e != nil {
 			return e
 		}
 		return nil
 	}
-	defer t.teams.leave()
-	if e := t.known(); e != nil {
+	defer t.teams.gate.leave()
+	if e := t.health.known(); e != nil {
 		return e
 	}
 	return nil
 }
 
-func (t *roster) String() string {
-	return fmt.Sprintf("team of %d in slot %d", t.n, t.slot)
+// run does an operation in the caller's goroutine.
+func (t *Team) run(ctx context.Context, c *call) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("coll: %v: %w", c.kind, context.Cause(ctx))
+	}
+	if err := t.teams.gate.admit(c.kind); err != nil {
+		return err
+	}
+	defer t.teams.gate.leave()
+	if err := t.turns.lock(ctx); err != nil {
+		return fmt.Errorf("coll: %v did not begin: waiting for an earlier operation of the team in slot %d: %w", c.kind, t.slot, err)
+	}
+	defer t.turns.unlock()
+	return t.perform(ctx, c)
 }
 
-// usable is why no operation can begin.
-func (t *health) usable() error {
-	if how := t.ended.Load(); how != nil {
-		return fmt.Errorf("the team in slot %d was %s: %w", t.slot, *how, os.ErrClosed)
+// perform does an operation whose turn it is.
+func (t *Team) perform(ctx context.Context, c *call) error {
+	if err := t.health.usable(); err != nil {
+		return fmt.Errorf("coll: %v: %w", c.kind, err)
 	}
-	if e := t.known(); e != nil {
-		return t.heed(e)
+	racesync.Release()
+	t.number++
+	o := &t.op
+	o.call, o.ctx, o.number, o.mute, o.verdict, o.since, o.knocked = *c, ctx, t.number, false, nil, 0, false
+	o.sign = signature(c.kind, o.number, c.root, c.name)
+	atomic.StoreUint64(word(t.mem, whereWord), whereabouts(t.generation, c.kind, o.number))
+	var ended func()
+	if watch := t.teams.watch; watch != nil {
+		ended = watch(Operation{Kind: c.kind, Root: c.root, Me: t.me, Size: t.n, First: t.Member(0), Slot: t.slot, Generation: t.generation, Number: t.number})
+	}
+	err := c.do(o)
+	if err == nil && len(o.flights) > 0 {
+		err = o.settle(ctx)
+	}
+	racesync.Acquire()
+	if err == nil {
+		if o.knocked {
+			o.ctx = context.Background() // what is not taken back counts when numbers come round
+			_ = o.knock(0)               // what fails goes to a rank that is down
+		}
+		o.forget()
+		if ended != nil {
+			ended()
+		}
+		if learned := t.teams.learned; learned != nil {
+			learned()
+		}
+		return o.verdict
+	}
+	broken := t.health.fail(c.kind, o.number, err)
+	err = fmt.Errorf("coll: %v: %w", c.kind, broken)
+	if broken.Reason == Abandoned && broken.Rank == t.Member(t.me) {
+		err = fmt.Errorf("%w%s", err, awaited(ctx, o))
+	}
+	// What is on its way ends by itself: the network's tries are finite.
+	_ = o.land(context.WithoutCancel(ctx))
+	o.forget()
+	return err
+}
+
+// end makes the team of no use, and does to its slot what follows from how.
+func (t *Team) end(how string, then func(*slot)) {
+	t.health.ended.Store(&how)
+	t.teams.open.remove(&t.health)
+	t.teams.slots.change(t.slot, then)
+}
+
+// On is what an operation on data goes to: a [*Team], or [Through], with whose lanes it waits.
+// Those of an operation that was started (StartReduce and its kind) are the operation's until it is
+// done.
+type On interface {
+	on() (*Team, env.Lanes)
+}
+
+func (t *Team) on() (*Team, env.Lanes) { return t, nil }
+
+func (x Through) on() (*Team, env.Lanes) { return x.t, x.lanes }
+
+func checkRoot(on On, k Kind, root int) error {
+	t, _ := on.on()
+	if root < 0 || root >= t.n {
+		return fmt.Errorf("coll: %w", &fabric.RankError{Op: k.String(), Rank: root, Size: t.n})
 	}
 	return nil
 }
 
-// heed takes a rank for dead that another member found down: an operation is about to say so, and
-// whatever else goes to that rank must agree. It may live, and cannot be told afterwards.
-func (t *health) heed(e *BrokenError) *BrokenError {
-	env := t.teams.env
-	if e.Reason == Died && e.Rank != env.Rank() && env.Down(e.Rank) == nil {
-		t.dismiss(context.Background(), e.Rank, e.place())
-		if t.blame(e.Rank, e.Cause) != nil { // it does not say why
-			env.SetDown(e.Rank, e.Cause)
-		}
-	}
-	return e
+// Through is a team whose operations wait with lanes that the caller uses, such as a worker's, and
+// so make progress for these. They send through the lanes that all teams share: what a team has
+// sent is complete before another one has its slot.
+type Through struct {
+	t     *Team
+	lanes env.Lanes
 }
 
-// known is what broke the team. It looks whether another member has written it into the slot.
-func (t *health) known() *BrokenError {
-	if e := t.broken.Load(); e != nil {
-		return e
-	}
-	w := t.wordOf(brokenWord)
-	if w == 0 {
-		w = t.wordOf(strayWord)
-	}
-	if w == 0 {
-		return nil
-	}
-	if t.broken.CompareAndSwap(nil, t.decodeBroken(w)) {
-		t.told.Store(true) // who wrote it told all
-	}
-	return t.broken.Load()
-}
+// Through returns the team with other lanes to wait with. A copy is as good; there is nothing to
+// close.
+func (t *Team) Through(lanes env.Lanes) Through { return Through{t, lanes} }
 
-// wordOf is a word that breaks the team; 0: nobody has written one for it.
-func (t *roster) wordOf(off uint64) uint64 {
-	if w := atomic.LoadUint64(word(t.mem, off)); uint32(w>>40) == t.generation {
-		return w
-	}
-	return 0
-}
-
-// Places in a slot of the word that breaks a team. The second is for what may still be on its way
-// when another team has the slot: it must not overwrite the first. In the third others read which
-// team the slot was reserved for last. The fourth is this member's own. In the fifth others
-// read where it is.
-const (
-	brokenWord   = 0
-	strayWord    = 8
-	reservedWord = 16
-	memoryWord   = 24
-	whereWord    = 32
-)
-
-// encodeBroken is the word that says in a member's slot what broke the team:
-// generation (24 bits), reason (2), kind (4), rank of the job (20), low bits of the number (14).
-func encodeBroken(generation uint32, e *BrokenError) uint64 {
-	return uint64(generation)<<40 | uint64(e.Reason)<<38 | uint64(e.Op)<<34 | uint64(e.Rank)<<14 | e.Number&numberMask
-}
-
-const numberMask = 1<<14 - 1
-
-func (t *roster) decodeBroken(w uint64) *BrokenError {
-	e := &BrokenError{Slot: t.slot, Reason: Reason(w >> 38 & 3), Op: Kind(w >> 34 & 15), Rank: int(w >> 14 & (maxRanks - 1)),
-		Number: w & numberMask}
-	if e.Reason == Died {
-		e.Cause = &fabric.PeerDownError{Rank: e.Rank, Op: "collective operation", Cause: errElsewhere}
-	}
-	return e
-}
-
-var errElsewhere = errors.New("another member found that")
-
-// lose breaks the team because a member is dead.
-func (t *health) lose(rank int, cause error) {
-	t.broken.CompareAndSwap(nil, &BrokenError{Slot: t.slot, Reason: Died, Rank: rank,
-		Cause: &fabric.PeerDownError{Rank: rank, Op: "collective operation", Cause: cause}})
-}
-
-// fail breaks the team because an operation failed here, unless it is broken already, and has the
-// others know. It returns what broke the team.
-func (t *health) fail(kind Kind, number uint64, cause error) *BrokenError {
-	e := &BrokenError{Slot: t.slot, Reason: Abandoned, Rank: t.Member(t.me), Op: kind, Number: number, Cause: cause}
-	down, mismatch := (*fabric.PeerDownError)(nil), (*MismatchError)(nil)
-	switch {
-	case errors.As(cause, &down) && t.Index(down.Rank) >= 0:
-		e = &BrokenError{Slot: t.slot, Reason: Died, Rank: down.Rank, Op: kind, Number: number, Cause: down}
-	case errors.As(cause, &mismatch):
-		e.Reason = Mismatched
-	}
-	if t.known() == nil {
-		t.broken.CompareAndSwap(nil, e)
-	}
-	t.tell()
-	return t.heed(t.broken.Load())
-}
-
-// tell writes why the team is broken into the slot of every other member, once, unless one of them
-// did. Of a death the job tells every rank; here only those write it that the dead rank has a rail
-// from or to, or that have sent to others than neighbours, who may be the only ones to find out.
-func (t *health) tell() {
-	e := t.broken.Load()
-	if e.Reason == Died && !t.paired.Load() && !t.neighbour(t.Index(e.Rank)) || t.told.Swap(true) {
-		return
-	}
-	off := e.place()
-	t.write(off, encodeBroken(t.generation, e))
-}
-
-// place is that of the word for the others.
-func (e *BrokenError) place() uint64 {
-	if e.Op == KindFree || e.Op == KindSplit && e.Number == 0 {
-		return strayWord // others may be done with the team, or have never had it
-	}
-	return brokenWord
-}
-
-// write writes the word that breaks a team into the slot of every other member.
-func (t *roster) write(off, broken uint64) {
-	var w [8]byte
-	binary.NativeEndian.PutUint64(w[:], broken)
-	for i := 1; i < t.n; i++ {
-		to := t.Member((t.me + i) % t.n)
-		// What fails is a rank that is down, and needs no word.
-		_ = t.teams.post(context.Background(), to, t.off+off, w[:])
-	}
-}
-
-// neighbour reports whether there is a rail between this rank and another.
-func (t *roster) neighbour(other int) bool {
-	for r := range t.rails {
-		if (t.me+1<<r)%t.n == other || (other+1<<r)%t.n == t.me {
-			return true
-		}
-	}
-	return false
+// do runs an operation on data in the caller's goroutine.
+func do(ctx context.Context, on On, k Kind, root int, d *payload, f func(*op) error) error {
+	t, lanes := on.on()
+	err := t.run(ctx, &call{kind: k, root: root, lanes: lanes, data: d, do: f})
+	d.release()
+	return err
 }

@@ -28,17 +28,17 @@ const (
 
 // awaited says which members have not come to an operation that this one has given up, and where
 // they are: "" where it had not waited until its context ended, and where none is known.
-func (o *op) awaited(ctx context.Context) string {
+func awaited(ctx context.Context, o *op) string {
 	if ctx.Err() == nil {
 		return ""
 	}
 	t := o.t
-	ctx, cancel := t.teams.env.Host().WithTimeout(context.WithoutCancel(ctx), lookTime)
+	ctx, cancel := t.shared.env.Host().WithTimeout(context.WithoutCancel(ctx), lookTime)
 	defer cancel()
 	var late []string
 	for i := range t.n {
 		rank := t.Member(i)
-		if i == t.me || t.teams.env.Down(rank) != nil {
+		if i == t.me || t.shared.env.Down(rank) != nil {
 			continue
 		}
 		w, err := t.whereabouts(ctx, rank)
@@ -65,11 +65,11 @@ func (o *op) awaited(ctx context.Context) string {
 
 // whereabouts reads the word of a member.
 func (t *roster) whereabouts(ctx context.Context, rank int) (uint64, error) {
-	m := t.teams
-	if err := m.shared.lock(ctx); err != nil {
+	m := t.shared
+	if err := m.turns.lock(ctx); err != nil {
 		return 0, err
 	}
-	defer m.shared.unlock()
+	defer m.turns.unlock()
 	if slot := m.near(rank, t.off); slot != nil {
 		return atomic.LoadUint64(word(slot, whereWord)), nil
 	}

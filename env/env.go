@@ -2,7 +2,7 @@
 // memory-aware flow. A part is written against it, package fabric and package am, and knows nothing
 // of the job otherwise; so it runs in a job, and in a simulated world of ranks.
 //
-// A part asks for its memory before Join, by a [Spec]; for lanes, messages and reports of deaths
+// A part requests its memory before Join, by a [Spec]; for lanes, messages and reports of deaths
 // afterwards, by its [Env]. What its handlers may not do themselves a [Service] does for them.
 package env
 
@@ -17,7 +17,7 @@ import (
 
 // Env is a part's view of one rank of a job. It is valid until the job closes. All methods may be
 // called from any goroutine and do not block, but for WaitWord, and NewLanes, which may wait some
-// seconds for a device that still works off what the last user of a lane left.
+// seconds for a device that still works off the operations that the last user of a lane left.
 type Env interface {
 	Rank() int // of this process, from 0
 	Size() int // ranks of the job
@@ -31,19 +31,19 @@ type Env interface {
 
 	// Messages is where requests to handlers of the library go through; nil in a job that has none.
 	Messages() am.Via
-	// Endpoints are those of Messages, one of each network, the slowest last.
+	// Endpoints are the endpoints of Messages, one of each network, the slowest last.
 	Endpoints() []*am.Endpoint
-	// Learned is called after a message that tells the program what another rank wrote before it:
-	// each worker acquires before its next access.
+	// Learned is called after a message that lets the program learn of another rank's writes before
+	// it: each worker acquires before its next access.
 	Learned()
 
-	// CopyMax is the largest put in bytes whose source is free for reuse when Put returns, on every
-	// network of the job (fabric.Limits).
+	// CopyMax is the largest put in bytes with a source that is free for reuse when Put returns, on
+	// every network of the job (fabric.Limits).
 	CopyMax() int
 	// WaitWord is fabric.Lane.WaitWord without a lane: it blocks, until an aligned word of the own
-	// segment fulfils the condition, and makes no progress for any lane. stop is asked now and then.
+	// segment fulfils the condition, and makes no progress for any lane. stop is called now and then.
 	WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value uint64, stop func() error) error
-	// Crowded reports whether more ranks share this one's processors than there are: who waits lets
+	// Crowded reports whether more ranks share this one's processors than there are: a waiter lets
 	// others run at once.
 	Crowded() bool
 
@@ -70,7 +70,7 @@ type Region struct {
 	Off   uint64 // in bytes from the begin of a segment: what a lane's Put and Get count from
 }
 
-// Spec asks for a region. All ranks of a job must ask for the same, which Join checks.
+// Spec requests a region. All ranks of a job must request the same, which Join checks.
 type Spec struct {
 	Name  string // "conduit.coll"
 	Size  uint64 // in bytes

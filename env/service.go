@@ -62,7 +62,8 @@ type FullError struct {
 }
 
 func (e *FullError) Error() string {
-	return fmt.Sprintf("conduit: service %q has %d pieces of work to do, as many as it keeps: try again later", e.Service, e.Depth)
+	return fmt.Sprintf("conduit: service %q has %d pieces of work to do, as many as it keeps: try again later",
+		e.Service, e.Depth)
 }
 
 // ErrServiceClosed says that a service takes no work any more.
@@ -72,8 +73,8 @@ var ErrServiceClosed = errors.New("conduit: the service is closed")
 // times overflows.
 const longest = time.Duration(math.MaxInt64 / 4)
 
-// NewService starts a service that keeps at most depth pieces of work, from 1 up, those included
-// whose time has not come. Its owner closes it.
+// NewService starts a service that keeps at most depth pieces of work, from 1 up, including work
+// that is not due yet. Its owner closes it.
 func NewService(h Host, name string, depth int) *Service {
 	s := &Service{host: h, name: name, depth: max(1, depth), wake: h.NewParker(), ended: h.NewParker()}
 	s.ctx, s.cancel = h.WithTimeout(context.Background(), longest)
@@ -205,8 +206,8 @@ func (s *Service) sleep(d time.Duration) {
 	_ = s.wake.Park(ctx) // either way there is a reason to look
 }
 
-// Close takes no more work, runs what is queued, drops timers that are not due, and waits for the
-// end of the goroutine. When ctx ends first, the context of the work ends, what is still queued is
+// Close takes no more work, runs queued work, drops timers that are not due, and waits for the
+// end of the goroutine. When ctx ends first, the context of the work ends, work still queued is
 // dropped, and the error says how much that is: close again to wait for what runs. The work may use
 // endpoints, so close a service before these. One goroutine at a time calls it, and none of the
 // service's work.
@@ -225,7 +226,8 @@ func (s *Service) Close(ctx context.Context) error {
 		}
 		if err := s.ended.Park(ctx); err != nil {
 			s.cancel()
-			return fmt.Errorf("conduit: close of service %q with work that runs, and %d pieces behind it: %w", s.name, queued, err)
+			return fmt.Errorf("conduit: close of service %q with work that runs, and %d pieces behind it: %w",
+				s.name, queued, err)
 		}
 	}
 }

@@ -12,7 +12,7 @@ type Worker interface {
 	Enter(op string) error
 	Exit()
 	// Get starts a get of len(dst) bytes at off of a rank's user region, outside of a call. Rank -1 is
-	// that of a null pointer. Without a Get nothing is in flight: it succeeded, or there is an error.
+	// a null pointer's. Without a Get nothing is in flight: it succeeded, or there is an error.
 	// With both, parts of it may be in flight until the worker's next flush.
 	Get(rank int, off uint64, dst []byte) (Get, error)
 }

@@ -39,7 +39,8 @@ const (
 	numAtomics
 )
 
-var atomicNames = [numAtomics]string{"fetch-add", "compare-swap", "swap", "fetch-and", "fetch-or", "fetch-xor", "fetch-min", "fetch-max"}
+var atomicNames = [numAtomics]string{"fetch-add", "compare-swap", "swap", "fetch-and", "fetch-or", "fetch-xor",
+	"fetch-min", "fetch-max"}
 
 func (op AtomicOp) String() string {
 	if op < numAtomics {
@@ -83,7 +84,7 @@ func (a *Atomic) Valid() bool {
 	return a.Op < numAtomics && a.Type < numWordTypes && (a.Type != Float64 || a.Op == FetchAdd)
 }
 
-// Check says what is wrong with the operation at an offset of a rank's segment of size bytes: a
+// Check returns the fault of the operation at an offset of a rank's segment of size bytes: a
 // *BoundsError, an *AlignError, or an error that wraps ErrNoAtomic.
 func (a *Atomic) Check(rank int, off, size uint64) error {
 	n := a.Type.Size()
@@ -102,8 +103,8 @@ func (a *Atomic) Check(rank int, off, size uint64) error {
 	return nil
 }
 
-// Apply returns what the operation makes of a word. Of a type of 32 bits the lower half counts, and
-// the upper half of the result is 0.
+// Apply returns the result of the operation on a word. Of a type of 32 bits the lower half counts,
+// and the upper half of the result is 0.
 func (a *Atomic) Apply(old uint64) uint64 {
 	if a.Type == Float64 {
 		return math.Float64bits(math.Float64frombits(old) + math.Float64frombits(a.Operand))
@@ -157,8 +158,8 @@ func (t WordType) less(x, y uint64) bool {
 	return x < y
 }
 
-// Outer returns what the operation at an offset makes of the aligned word of 64 bits that its own
-// lies in: the same as Apply, but for types of 32 bits. Both ranks have this rank's byte order.
+// Outer returns the result of the operation at an offset on the aligned word of 64 bits that its
+// own lies in: the same as Apply, but for types of 32 bits. Both ranks have this rank's byte order.
 func (a *Atomic) Outer(off, word uint64) uint64 {
 	if a.Type.Size() == 8 {
 		return a.Apply(word)

@@ -11,10 +11,10 @@ import (
 // forgotten. The zero Batch is empty. One goroutine uses a batch at a time.
 //
 // [Batch.Tag] makes a group of the operations added since the last Tag or Untag; the group's
-// completion is told as one. Other operations are implicit: Flush completes them.
+// completion is reported as one. Other operations are implicit: Flush completes them.
 //
 // Nothing is read from a source, and nothing checked, before Post; a mistake is Post's error.
-// Sources and destinations are the network's from Post on, as those of single operations are.
+// Sources and destinations are the network's from Post on, as with single operations.
 type Batch struct {
 	pieces []Piece
 	groups []Group
@@ -61,7 +61,7 @@ func (p *Piece) Len() uint64 {
 	return uint64(len(p.Buf))
 }
 
-// Group is the operations of a batch whose completion is told as one, or not at all.
+// Group is operations of a batch that complete as one, or are not reported.
 type Group struct {
 	Tag      Tag
 	Implicit bool // it has no tag
@@ -161,7 +161,7 @@ type Completion struct {
 	Err error
 }
 
-// Completions is the queue in which lanes tell the completions of groups to the part that posted
+// Completions is the queue in which lanes report the completions of groups to the part that posted
 // them. Each part of a program has its own, also where they share a lane; one may serve several
 // lanes. The zero value is ready. It is used by the goroutine that uses the lanes. Looking at it is
 // a look at memory: [Lane.Poll] and [Lane.Await] fill it.
@@ -187,14 +187,14 @@ func (q *Completions) Take(dst []Completion) int {
 // Len is how many completions Take would find.
 func (q *Completions) Len() int { return q.told }
 
-// InFlight is how many groups were posted and are not told yet. Those of a lane that was closed
+// InFlight is how many groups were posted and are not reported yet. Groups of a closed lane
 // never are.
 func (q *Completions) InFlight() int { return q.inFlight }
 
 // Expect is for networks: a group was posted.
 func (q *Completions) Expect() { q.inFlight++ }
 
-// Tell is for networks: a group that was expected is complete.
+// Tell is for networks: an expected group is complete.
 func (q *Completions) Tell(t Tag, err error) {
 	if q.told == len(q.ring) {
 		bigger := make([]Completion, max(64, 2*len(q.ring)))

@@ -58,9 +58,9 @@
 // A [Batch] is a list of operations that [Lane.Post] posts together: one doorbell,
 // one crossing into C. It is a value: parts of a program that share a lane build
 // batches side by side. Operations of a batch that have no tag are implicit; those
-// of a group are told complete as one, by the group's tag, in the [Completions] of
+// of a group are reported complete as one, by the group's tag, in the [Completions] of
 // the part that posted it. Of operations of a group that follow each other to one
-// peer only the last asks the device for a completion.
+// peer only the last is signaled.
 //
 // A batch is checked as a whole before anything of it is posted. What depends on a
 // peer fails by itself: the group's completion has an [*OpError], and other groups

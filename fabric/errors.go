@@ -21,7 +21,7 @@ var ErrMemory = errors.New("no such registered memory")
 // ErrIdle is wrapped by Await's error when nothing is in flight that it could wait for.
 var ErrIdle = errors.New("nothing is in flight")
 
-// OpError is the error of operations that have no handle, implicit ones and those of a batch, and
+// OpError is the error of operations that have no handle, implicit ones and batched ones, and
 // of atomics that are loops.
 type OpError struct {
 	Op   string // "put", "get" or what an atomic is called
@@ -121,7 +121,7 @@ func (e *BoundsError) Error() string {
 		e.Op, e.Len, e.Off, e.Rank, e.Size)
 }
 
-// AlignError is the error of an atomic whose offset is not a multiple of its size.
+// AlignError is the error of an atomic at an offset that is not a multiple of its size.
 type AlignError struct {
 	Op    string
 	Rank  int

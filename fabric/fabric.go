@@ -9,7 +9,7 @@ type Network interface {
 	// Name is the short name that users give in Config.Fabric: "ibv", "shm", "sim".
 	Name() string
 
-	// Addr is what the peers need to reach this rank. Its format belongs to
+	// Addr is the address at which peers reach this rank. Its format belongs to
 	// the network and is documented in its package.
 	Addr() []byte
 
@@ -47,7 +47,7 @@ type Exchange func(ctx context.Context, blob []byte) ([][]byte, error)
 
 // Limits are what a network can do, queried once.
 type Limits struct {
-	// CopyMax is the largest put in bytes whose source is free for reuse when
+	// CopyMax is the largest put in bytes with a source that is free for reuse when
 	// Put returns, wherever the source lies.
 	CopyMax int
 	// Depth is how many operations a lane keeps in flight to one peer before
@@ -96,7 +96,7 @@ type Lane interface {
 	// the operation not Implicit, old is the word's value before, in the lower half for a type of
 	// 32 bits; otherwise Wait or Test returns it.
 	//
-	// An operation that the network does not have is a loop of compare-swaps, whose next attempt
+	// An operation that the network does not have is a loop of compare-swaps, and the next attempt
 	// is made when the lane makes progress. The first fails if the lane does not know the word,
 	// others only because an operation changed it meanwhile, so that some rank always gets on.
 	// Before each further one the loop pauses for a random time, which grows, so that all do.
@@ -105,15 +105,15 @@ type Lane interface {
 
 	// Post posts the operations of a batch in order: one doorbell, one crossing into C; in parts where
 	// the batch is larger than a queue or a chain of work requests, and then it waits for room as any
-	// operation does. q is where the completions of the batch's groups are told; it may be nil if
+	// operation does. q gets the completions of the batch's groups; it may be nil if
 	// there are none. The batch itself is free for another use when Post returns.
 	//
 	// An error is that the batch is wrong (a range, a rank, an atomic, registered memory): then
-	// nothing of it is posted. That a peer is down, or any later failure, is told as the completion
-	// of the group, or by Flush if there is no group, and concerns no other.
+	// nothing of it is posted. That a peer is down, or any later failure, is reported as the
+	// completion of the group, or by Flush if there is no group, and concerns no other.
 	//
 	// With Blocking in f it may spend one polling budget before it returns, and the completions are
-	// often told by then. Other flags are ignored.
+	// often reported by then. Other flags are ignored.
 	Post(b *Batch, q *Completions, f Flag) error
 
 	// Await blocks until q has a completion to take, or ctx is done. It makes progress meanwhile. An
@@ -136,7 +136,7 @@ type Lane interface {
 	// stays valid and its buffers stay the network's.
 	Wait(ctx context.Context, h Handle) (old uint64, err error)
 
-	// Abandon spends a handle whose result is not wanted any more. The operation
+	// Abandon spends a handle of an unwanted result. The operation
 	// goes on and its buffers stay the network's until Flush returns; its error is
 	// counted and reported nowhere. A handle that is spent already is left alone.
 	Abandon(h Handle)
@@ -158,7 +158,7 @@ type Lane interface {
 
 	// WaitWord blocks until *word, an aligned word of the local segment that a
 	// peer writes, fulfils the condition, or ctx is done, or stop returns an
-	// error (asked now and then; may be nil). It makes progress meanwhile. As with Wait
+	// error (called now and then; may be nil). It makes progress meanwhile. As with Wait
 	// and Flush, the error of a context is its cause.
 	WaitWord(ctx context.Context, word *uint64, c Cond, value uint64, stop func() error) error
 
@@ -171,14 +171,14 @@ type Lane interface {
 	Counters() *Counters
 
 	// Close waits for nothing: operations in flight are abandoned, their buffers stay the network's
-	// until the Network closes, and completions of groups are not told any more; a loop of
+	// until the Network closes, and completions of groups are not reported any more; a loop of
 	// compare-swaps may not take effect. It returns the errors of implicit operations that no Flush
 	// has reported, as Flush would, also of loops that had not taken effect then and never will.
 	Close() error
 }
 
-// Bounded is a Lane whose operations may wait before they are posted: over verbs the first one to a
-// peer does, for the connection.
+// Bounded is a Lane with operations that may wait before they are posted: over verbs the first one
+// to a peer does, for the connection.
 type Bounded interface {
 	// SetContext bounds these waits from now on: when ctx ends, the operation returns its cause, and
 	// counts as never posted.

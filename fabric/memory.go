@@ -35,7 +35,8 @@ func (m *Memory) Bytes() []byte { return m.bytes }
 func (m *Memory) Close() error {
 	if !m.uses.CompareAndSwap(0, closedUses) {
 		if n := m.uses.Load(); n > 0 {
-			return fmt.Errorf("fabric: close of registered memory: %w: %d requests that use it are in flight; flush the lanes first", ErrBusy, n)
+			return fmt.Errorf("fabric: close of registered memory: %w: %d requests that use it are in flight; "+
+				"flush the lanes first", ErrBusy, n)
 		}
 		return nil
 	}

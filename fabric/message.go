@@ -68,7 +68,7 @@ func CheckCopied(peer int, b SendBuf, n int, w *Write, cookie uint64) error {
 type SendFlag uint8
 
 const (
-	// Urgent may use the reserved send buffers: with Reserve, and with Send of what is Copied.
+	// Urgent may use the reserved send buffers: with Reserve, and with Send of Copied data.
 	Urgent SendFlag = 1 << iota
 	// More announces another Send at once: the message may wait for it,
 	// or for Kick, before it is posted.
@@ -147,12 +147,12 @@ type Endpoint interface {
 
 	// Send sends the first n bytes of b to a peer, behind w if it is not nil, and
 	// takes the buffer, if b is one and not Copied. Polling gives it back, also of a message
-	// without an event and without a successor. A cookie other than 0 asks for a Sent event. To a peer
+	// without an event and without a successor. A cookie other than 0 requests a Sent event. To a peer
 	// that is not connected the message waits for the connection, which Send
 	// starts. ErrAgain: the queue to this peer is full, the buffer stays the
 	// caller's. *PeerDownError, *RankError, *BoundsError: likewise.
 	Send(peer int, b SendBuf, n int, w *Write, cookie uint64, f SendFlag) error
-	// Kick posts what More held back, and has the network confirm what is Unconfirmed.
+	// Kick posts work requests that More held back, and has the network confirm what is Unconfirmed.
 	Kick() error
 
 	// Note sends an unreliable datagram of at most MaxNote bytes. The bytes are
@@ -191,7 +191,7 @@ type Endpoint interface {
 	// Stats are the endpoint's counters, at any time.
 	Stats() EndpointStats
 
-	// Close ends the endpoint. What is in flight may or may not arrive, without an event.
+	// Close ends the endpoint. Messages in flight may or may not arrive, without an event.
 	Close() error
 }
 

@@ -18,7 +18,7 @@ type Budget struct {
 	control *controller // nil: the limit does not adapt
 }
 
-// ledger is the accounts of a Budget: where the bytes are, and who waits for them. Its methods are
+// ledger is the accounts of a Budget: where the bytes are, and which claims wait. Its methods are
 // called under the budget's lock.
 type ledger struct {
 	cfg BudgetConfig // does not change
@@ -32,7 +32,7 @@ type ledger struct {
 	queue   queue.List[claim] // for bulk: the one order of all claims
 	smalls  queue.List[claim] // those of the queue that may use small
 	nested  queue.List[claim] // for the reserve; not in queue
-	landing queue.List[claim] // granted, and waiting for a place in a region, in the order of asking
+	placing queue.List[claim] // granted, and waiting for a place in a region, in the order of asking
 	holders queue.List[claim] // those granted, the oldest first
 	offers  offers
 	due     []*Offer // whose grant is to be reported when the lock is free
@@ -48,8 +48,8 @@ type ledger struct {
 	stats  BudgetStats
 }
 
-// pool is a part of the memory. Less than nothing is free after its size was lowered under what is
-// held; then claims wait until that has come back.
+// pool is a part of the memory. Less than nothing is free after its size fell below the bytes
+// held; then claims wait until those have come back.
 type pool struct{ size, held int64 }
 
 func (p *pool) fits(n int64) bool { return n == 0 || n <= p.size-p.held }
@@ -108,7 +108,8 @@ func (b *Budget) Room() int64 {
 }
 
 // BufferLimit is how much memory the data of sets and granted payloads may have now, in bytes: the
-// limit, and what is held of the reserve, less what Acquire and payloads that came unasked hold.
+// limit, and bytes held of the reserve, less those that Acquire and payloads that came unasked
+// hold.
 func (b *Budget) BufferLimit() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -155,7 +156,8 @@ func (b *Budget) Release(n int64) {
 		b.mu.Unlock()
 		panic(fmt.Sprintf("flow: Release of %d bytes, and %d are acquired", n, acquired))
 	}
-	// Bytes of the bulk first, whoever took them: the head of the queue waits for nothing else.
+	// Bytes of the bulk first, whichever claim took them: the head of the queue waits for nothing
+	// else.
 	bulk := min(n, b.plain.bulk)
 	b.plain.bulk -= bulk
 	b.plain.small -= n - bulk
@@ -190,8 +192,8 @@ func (b *ledger) setLimitLocked(limit int64) {
 	b.serveLocked()
 }
 
-// Close ends all waits with ErrBudgetClosed, those of sets for a place in a region too, and refuses
-// new ones. What is held can be given back still. A second Close does nothing.
+// Close ends all waits with ErrBudgetClosed, also of sets for a place in a region, and refuses
+// new ones. Bytes that are held can still be given back. A second Close does nothing.
 func (b *Budget) Close() {
 	b.mu.Lock()
 	defer b.unlock()
@@ -205,7 +207,7 @@ func (b *Budget) Close() {
 			b.endLocked(c, b.closed)
 		}
 	}
-	for c := b.landing.First(); c != nil; c = c.turn.Next() {
+	for c := b.placing.First(); c != nil; c = c.turn.Next() {
 		if c.pending != nil {
 			c.pending.parker.Unpark() // Test ends it
 		}
@@ -261,7 +263,8 @@ func (b *Budget) Stats() BudgetStats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.stats
-	s.Limit, s.Bulk, s.Small, s.Unscheduled, s.Reserve = b.limit, b.bulk.held, b.small.held, b.unscheduled.held, b.reserve.held
+	s.Limit, s.Bulk, s.Small, s.Unscheduled, s.Reserve = b.limit, b.bulk.held, b.small.held,
+		b.unscheduled.held, b.reserve.held
 	s.Messages = b.tokens
 	s.Acquired = b.plain.bulk + b.plain.small
 	for c := b.holders.First(); c != nil; c = c.held.Next() {

@@ -12,13 +12,13 @@ import (
 // value knows nothing.
 type Reading struct {
 	// Bounds are the limits that this process's memory is subject to, those that count for it alone
-	// before those of the machine.
+	// before the machine's.
 	Bounds []MemoryBound
 	// GoGrowth is by how much Go's heap will grow before it is collected, within its own limit.
 	GoGrowth int64
-	// Made is memory that the budget is for when the bounds are read: what is held and made, and what
-	// is kept for the next fetches. It is part of what they count as used. 0: not known; then it is
-	// what is held and made when Observe is called, perhaps less than was.
+	// Made is memory that the budget is for when the bounds are read: held and made, or
+	// kept for the next fetches. It is part of what they count as used. 0: not known; then it is the
+	// memory held and made when Observe is called, perhaps less.
 	Made int64
 	// Pinned is memory that cannot be swapped or given back. It is part of what bounds count as used.
 	Pinned int64
@@ -126,8 +126,9 @@ func (b *Budget) Observe(r Reading) (d Decision, changed bool) {
 	}
 	b.mu.Lock()
 	held := b.bulk.held + b.small.held + b.unscheduled.held
-	d = b.control.decide(situation{
-		now: b.cfg.Now(), limit: b.limit, held: held, made: held - b.unmade, peak: max(b.recent, held), waited: b.waited || b.queue.Len()+b.nested.Len() > 0,
+	d = b.control.decide(budgetState{
+		now: b.cfg.Now(), limit: b.limit, held: held, made: held - b.unmade, peak: max(b.recent, held),
+		waited: b.waited || b.queue.Len()+b.nested.Len() > 0,
 	}, r)
 	b.waited, b.recent = false, held
 	changed = d.To != d.From
@@ -158,7 +159,7 @@ func (b *Budget) Decisions() []Decision {
 }
 
 // controller is additive increase, multiplicative decrease of the limit, below a ceiling that the
-// memory itself sets: M - M_A, where M_A is what is used and not transient, at its peak over a
+// memory itself sets: M - M_A, where M_A is used and not transient, at its peak over a
 // window. The ceiling acts before the kernel does: memory.high stalls tasks, and without swap
 // cannot hold them back at all (Chris Down, "Control Group v2: linux memory management", 2019).
 // Pressure means that the ceiling was wrong: memory that is used counts as free if it is page
@@ -175,15 +176,15 @@ type controller struct {
 	raise  time.Duration // from when on the limit may grow again
 }
 
-// slack is what the tightest bound left for transient memory at a time.
+// slack is the memory that the tightest bound left for transient memory at a time.
 type slack struct {
 	at    time.Duration
 	bytes int64
 	bound string
 }
 
-// situation is a budget when a reading is made.
-type situation struct {
+// budgetState is a budget when a reading is made.
+type budgetState struct {
 	now    time.Duration
 	limit  int64
 	held   int64
@@ -194,13 +195,14 @@ type situation struct {
 
 func newController(cfg AdaptConfig) *controller { return &controller{cfg: cfg} }
 
-func (c *controller) decide(s situation, r Reading) Decision {
-	d := Decision{At: s.now, From: s.limit, To: s.limit, Held: s.held, Peak: s.peak, Pinned: r.Pinned, Stalled: -1, Faults: -1}
+func (c *controller) decide(s budgetState, r Reading) Decision {
+	d := Decision{At: s.now, From: s.limit, To: s.limit, Held: s.held, Peak: s.peak, Pinned: r.Pinned,
+		Stalled: -1, Faults: -1}
 	d.Ceiling, d.Bound = c.ceiling(s, r)
 	pressure := c.pressure(s, r, &d)
 	switch {
 	case pressure != 0 && s.now >= c.lower && (s.now >= c.free || c.short(r)):
-		// What was in use is what made the pressure, not a limit that nobody came near to.
+		// Memory in use made the pressure, not a limit that no claim came near to.
 		d.To, d.Cause = min(s.limit, max(s.peak, c.cfg.Floor))/2, pressure
 		c.lower, c.free = s.now+c.cfg.Settle, s.now+freeSettles*c.cfg.Settle
 	case pressure != 0:
@@ -224,7 +226,7 @@ func (c *controller) decide(s situation, r Reading) Decision {
 }
 
 // freeSettles is how many times Settle lie between two decreases when memory is free after the
-// first: what was swapped out comes back then, which stalls tasks too, and less does not help.
+// first: swapped pages come back then, which stalls tasks too, and less does not help.
 const freeSettles = 4
 
 // short reports whether less than Headroom is left, as far as is known.
@@ -234,9 +236,9 @@ func (c *controller) short(r Reading) bool {
 }
 
 // ceiling is the most that the limit may be, at its lowest over the window.
-func (c *controller) ceiling(s situation, r Reading) (bytes int64, bound string) {
+func (c *controller) ceiling(s budgetState, r Reading) (bytes int64, bound string) {
 	if b, known := r.tightest(); known {
-		// What is made is perhaps not touched yet; no more of it than is used can be.
+		// Memory that is made is perhaps not touched yet; no more of it than is used can be.
 		left := b.Limit - max(b.Used-max(s.made, r.Made), 0) - c.cfg.Headroom - r.GoGrowth
 		c.window = append(c.window, slack{s.now, left, b.Source})
 	}
@@ -257,7 +259,7 @@ func (c *controller) ceiling(s situation, r Reading) (bytes int64, bound string)
 
 // pressure compares with the reading before. The first kind that is known counts: stalls, then
 // faults; a limit that was hit does in addition.
-func (c *controller) pressure(s situation, r Reading, d *Decision) Cause {
+func (c *controller) pressure(s budgetState, r Reading, d *Decision) Cause {
 	seconds := (s.now - c.at).Seconds()
 	if !c.read || seconds <= 0 {
 		return 0

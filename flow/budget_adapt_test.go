@@ -279,7 +279,7 @@ func TestHitsOfALimitCountWithoutHeadroom(t *testing.T) {
 	}
 	m.hits++
 	m.clock.now += 100 * time.Millisecond
-	if d := m.b.control.pressure(situation{now: m.clock.now}, m.reading(), &Decision{}); d != CauseLimit {
+	if d := m.b.control.pressure(budgetState{now: m.clock.now}, m.reading(), &Decision{}); d != CauseLimit {
 		t.Error(d)
 	}
 }

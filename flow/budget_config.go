@@ -26,7 +26,7 @@ type BudgetConfig struct {
 	Limit int64
 	// Adapt has Observe change the limit; nil: it changes by SetLimit only.
 	Adapt *AdaptConfig
-	// Memory is what is known of the machine's memory at the start. A static limit above it is
+	// Memory is the known state of the machine's memory at the start. A static limit above it is
 	// refused; an adaptive one begins with what it leaves. The zero value knows nothing.
 	Memory Reading
 
@@ -55,20 +55,20 @@ type BudgetConfig struct {
 
 	// Now is the time since an arbitrary origin. nil: the system's monotonic clock.
 	Now func() time.Duration
-	// NewParker returns a Parker that nobody uses. nil: one of a channel.
+	// NewParker returns an unused Parker. nil: one of a channel.
 	NewParker func() Parker
 }
 
 // AdaptConfig are the parameters of a limit that follows the machine's memory. The limit is never
-// below Floor and, unless Floor is above it, never above what the memory leaves.
+// below Floor and, unless Floor is above it, never above the memory that is left.
 type AdaptConfig struct {
-	// Floor is the least limit in bytes: what is set apart and the largest set. 0: 1/8 of the first
+	// Floor is the least limit in bytes: the parts set apart and the largest set. 0: 1/8 of the first
 	// ceiling.
 	Floor int64
-	// Ceiling is the largest limit in bytes. 0: what the memory leaves.
+	// Ceiling is the largest limit in bytes. 0: the memory that is left.
 	Ceiling int64
 	// Headroom is how many bytes of the memory are left to the kernel and to others. 0: 1/16 of the
-	// tightest bound, and at most 100 MB, which is what the paper takes.
+	// tightest bound, and at most 100 MB, as in the paper.
 	Headroom int64
 	// Step is by how much the limit grows at a time. 0: 1/16 of the first ceiling.
 	Step int64
@@ -101,7 +101,8 @@ func (c BudgetConfig) withDefaults() (BudgetConfig, error) {
 	floor := c.Limit
 	switch {
 	case c.StallAfter < 0 || c.Peers < 0 || c.Messages < 0:
-		return c, fmt.Errorf("flow: a budget with StallAfter %v, %d peers and %d messages: choose at least 0", c.StallAfter, c.Peers, c.Messages)
+		return c, fmt.Errorf("flow: a budget with StallAfter %v, %d peers and %d messages: choose at least 0",
+			c.StallAfter, c.Peers, c.Messages)
 	case c.Adapt != nil && c.Limit != 0:
 		return c, fmt.Errorf("flow: a limit of %s that is also to adapt: give it as Adapt.Ceiling", bytesText(c.Limit))
 	case c.Adapt != nil:
@@ -131,7 +132,8 @@ func (c *BudgetConfig) exceeds(limit int64) error {
 		what += " and a reserve of " + bytesText(c.Reserve)
 	}
 	return fmt.Errorf("flow: %s, but %s has %s, of which %s are used: choose at most %s, or Adapt",
-		what, bound.Source, bytesText(bound.Limit), bytesText(bound.Used), bytesText(max(bound.Limit-bound.Used-c.Reserve, 0)))
+		what, bound.Source, bytesText(bound.Limit), bytesText(bound.Used),
+		bytesText(max(bound.Limit-bound.Used-c.Reserve, 0)))
 }
 
 // setApart fills in the parts of the limit with uses of their own.
@@ -153,14 +155,16 @@ func (c BudgetConfig) setApart(floor int64) (BudgetConfig, error) {
 	}
 	switch {
 	case c.Small < 0 || c.Unscheduled < 0 || c.SmallMax < 0 || c.Reserve < -1 || c.Reserve > math.MaxInt64/2:
-		return c, fmt.Errorf("flow: bytes out of range (Small %d, SmallMax %d, Unscheduled %d, Reserve %d): choose 0 to 2^62", c.Small, c.SmallMax, c.Unscheduled, c.Reserve)
+		return c, fmt.Errorf("flow: bytes out of range (Small %d, SmallMax %d, Unscheduled %d, Reserve %d): choose 0 to 2^62",
+			c.Small, c.SmallMax, c.Unscheduled, c.Reserve)
 	case c.SmallMax > c.Small:
 		one, all := twoTexts(c.SmallMax, c.Small)
 		return c, fmt.Errorf("flow: small claims of up to %s, but %s for them together: raise Small", one, all)
 	case c.Unscheduled > 0 && c.Peers == 0:
 		return c, fmt.Errorf("flow: %s for payloads that come unasked, but no Peers", bytesText(c.Unscheduled))
 	case c.Small > floor/setApart || c.Unscheduled > floor/setApart-c.Small:
-		return c, fmt.Errorf("flow: %s for small claims and %s for payloads that come unasked, of a budget that may have only %s: at most half of it together",
+		return c, fmt.Errorf("flow: %s for small claims and %s for payloads that come unasked, "+
+			"of a budget that may have only %s: at most half of it together",
 			bytesText(c.Small), bytesText(c.Unscheduled), bytesText(floor))
 	}
 	if c.Reserve == -1 {
@@ -194,20 +198,26 @@ func (a AdaptConfig) withDefaults(r Reading) (AdaptConfig, error) {
 	setDefault(&a.Settle, 500*time.Millisecond)
 	ceiling, any := a.first(r)
 	if !any {
-		return a, fmt.Errorf("flow: an adaptive budget, but nothing is known of the memory: set Adapt.Ceiling, or a static Limit")
+		return a, fmt.Errorf("flow: an adaptive budget, but nothing is known of the memory: " +
+			"set Adapt.Ceiling, or a static Limit")
 	}
 	setDefault(&a.Floor, max(ceiling/8, 1))
 	setDefault(&a.Step, max(ceiling/16, 1))
 	switch {
 	case min(a.Floor, a.Ceiling, a.Headroom, a.Step) < 0 || max(a.Floor, a.Ceiling, a.Headroom, a.Step) > math.MaxInt64/2:
-		return a, fmt.Errorf("flow: bytes out of range (Floor %d, Ceiling %d, Headroom %d, Step %d): choose 0 to 2^62", a.Floor, a.Ceiling, a.Headroom, a.Step)
+		return a, fmt.Errorf("flow: bytes out of range (Floor %d, Ceiling %d, Headroom %d, Step %d): choose 0 to 2^62",
+			a.Floor, a.Ceiling, a.Headroom, a.Step)
 	case !(a.Target > 0 && a.Target < 1) || !(a.Faults > 0):
-		return a, fmt.Errorf("flow: a Target of %v and %v Faults a second: choose a share between 0 and 1, and a rate above 0", a.Target, a.Faults)
+		return a, fmt.Errorf("flow: a Target of %v and %v Faults a second: choose a share between 0 and 1, and a rate above 0",
+			a.Target, a.Faults)
 	case a.Interval < 0 || a.Window < a.Interval || a.Settle < 0:
-		return a, fmt.Errorf("flow: times out of range (Interval %v, Window %v, Settle %v): a window has at least one interval", a.Interval, a.Window, a.Settle)
+		return a, fmt.Errorf("flow: times out of range (Interval %v, Window %v, Settle %v): "+
+			"a window has at least one interval", a.Interval, a.Window, a.Settle)
 	case a.Floor > ceiling && known:
-		return a, fmt.Errorf("flow: a floor of %s, but %s has %s, of which %s are used, %s are headroom, and Go's heap will take %s: that leaves %s",
-			bytesText(a.Floor), bound.Source, bytesText(bound.Limit), bytesText(bound.Used), bytesText(a.Headroom), bytesText(r.GoGrowth), bytesText(max(ceiling, 0)))
+		return a, fmt.Errorf("flow: a floor of %s, but %s has %s, of which %s are used, %s are headroom, "+
+			"and Go's heap will take %s: that leaves %s",
+			bytesText(a.Floor), bound.Source, bytesText(bound.Limit), bytesText(bound.Used), bytesText(a.Headroom),
+			bytesText(r.GoGrowth), bytesText(max(ceiling, 0)))
 	case a.Floor > ceiling:
 		low, high := twoTexts(a.Floor, ceiling)
 		return a, fmt.Errorf("flow: a floor of %s above the ceiling of %s", low, high)

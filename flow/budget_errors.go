@@ -27,15 +27,18 @@ type SetTooLargeError struct {
 
 func (e *SetTooLargeError) Error() string {
 	if e.Messages > 0 && e.Fetches > e.Messages {
-		return fmt.Sprintf("flow: a set of %d fetches, and the budget serves at most %d messages at once: use FetchSet.Each, smaller sets, or more Messages",
+		return fmt.Sprintf("flow: a set of %d fetches, and the budget serves at most %d messages at once: "+
+			"use FetchSet.Each, smaller sets, or more Messages",
 			e.Fetches, e.Messages)
 	}
 	need, limit := twoTexts(e.Need, e.Limit)
 	if e.Fetches > 1 {
-		return fmt.Sprintf("flow: a set of %d fetches needs %s at once, and the budget serves at most %s: use FetchSet.Each, smaller sets, or a larger limit",
+		return fmt.Sprintf("flow: a set of %d fetches needs %s at once, and the budget serves at most %s: "+
+			"use FetchSet.Each, smaller sets, or a larger limit",
 			e.Fetches, need, limit)
 	}
-	return fmt.Sprintf("flow: %s are needed at once, and the budget serves at most %s: transfer it in parts, or raise the limit",
+	return fmt.Sprintf("flow: %s are needed at once, and the budget serves at most %s: transfer it in parts, "+
+		"or raise the limit",
 		need, limit)
 }
 
@@ -56,13 +59,14 @@ func (e *HoldAndWaitError) Error() string {
 	if e.Reserve > 0 {
 		more = "it has the reserve already: release a lease before"
 	}
-	return fmt.Sprintf("flow: %s would wait for %s while it holds %s: %s", e.Owner, bytesText(e.Need), bytesText(e.Holds), more)
+	return fmt.Sprintf("flow: %s would wait for %s while it holds %s: %s",
+		e.Owner, bytesText(e.Need), bytesText(e.Holds), more)
 }
 
 // Is matches ErrHoldAndWait.
 func (e *HoldAndWaitError) Is(target error) bool { return target == ErrHoldAndWait }
 
-// MemoryStallError says why a claim waits: its own place, and who holds the bytes.
+// MemoryStallError says why a claim waits: its own place, and the holders of the bytes.
 type MemoryStallError struct {
 	Need    int64         // of the claim, in bytes
 	Owner   string        // of the claim, "" if it has none

@@ -20,7 +20,7 @@ type Offer struct {
 	told    bool // granted was called, or is about to be
 }
 
-// Offer asks for bytes for a payload that a rank announces. granted is called once when they are
+// Offer claims bytes for a payload that a rank announces. granted is called once when they are
 // granted, perhaps before Offer returns, or will not be as the budget is closed (Err), unless the
 // offer is released before or the rank is down. It may be called from any goroutine that gives
 // bytes back, without locks, and must not block: it makes the memory and grants it to the sender.
@@ -99,8 +99,8 @@ func (o *Offer) report() {
 // Vin, Cheng 1996): each rank has a clock that its bytes move on, and the one that is furthest back
 // is next. A rank that comes anew begins where the others are, so idling saves up nothing.
 //
-// An offer that waits has a place in the budget's queue, as a set has. Whose offer is served when a
-// place comes first is decided then.
+// An offer that waits has a place in the budget's queue, as a set has. The rank that is served when
+// a place comes first is decided then.
 type offers struct {
 	places  queue.List[claim] // as many as offers wait, in the order of the queue
 	ranks   map[int]*source
@@ -156,7 +156,7 @@ func (s *offers) add(b *ledger, o *Offer) {
 	b.serveLocked() // it may be another's offer that fits
 }
 
-// serve grants the next offer, whose place is the first in the queue, if it fits.
+// serve grants the next offer, for the place that is the first in the queue, if it fits.
 func (s *offers) serve(b *ledger) bool {
 	o := s.first()
 	if !b.fitsLocked(o.claim.bytes, 1) {
@@ -172,7 +172,7 @@ func (s *offers) serve(b *ledger) bool {
 	return true
 }
 
-// first is the offer whose turn is next.
+// first is the next offer to be served.
 func (s *offers) first() *Offer {
 	if len(s.ready) == 0 {
 		return nil
@@ -288,7 +288,7 @@ func (b *Budget) Unasked(rank int, n int64) error {
 }
 
 // Consumed gives back n bytes that a rank sent unasked. It returns how many it has had back in all,
-// which is to be told to its UnaskedSender; a message that was lost is made good by the next. It
+// which its UnaskedSender is to learn; a message that was lost is made good by the next. It
 // panics if the rank has sent less: then something was consumed twice.
 func (b *Budget) Consumed(rank int, n int64) (total uint64) {
 	b.mu.Lock()
@@ -330,11 +330,12 @@ func (s *UnaskedSender) Take(n int64) bool {
 // Untake takes back a Take of n bytes that were not sent after all.
 func (s *UnaskedSender) Untake(n int64) { s.sent -= uint64(n) }
 
-// Consumed takes what the receiver says that it has consumed in all. Late and repeated totals
+// Consumed takes the bytes that the receiver says it has consumed in all. Late and repeated totals
 // change nothing. An error is a *ViolationError.
 func (s *UnaskedSender) Consumed(rank int, total uint64) error {
 	if total > s.sent {
-		return &ViolationError{Peer: rank, Rule: "consumed more than it was sent unasked", Got: saturated(int64(min(total, math.MaxInt64))), Limit: saturated(int64(s.sent))}
+		return &ViolationError{Peer: rank, Rule: "consumed more than it was sent unasked",
+			Got: saturated(int64(min(total, math.MaxInt64))), Limit: saturated(int64(s.sent))}
 	}
 	s.consumed = max(s.consumed, total)
 	return nil

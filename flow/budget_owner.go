@@ -25,8 +25,8 @@ func (b *Budget) NewOwner(name string, p Parker) *Owner {
 // Name is what NewOwner was given.
 func (o *Owner) Name() string { return o.name }
 
-// Holds is how many bytes count as held when the owner is to wait: those of its sets that were
-// granted and not given back. Small sets that passed the queue block nobody, and do not count,
+// Holds is how many bytes count as held when the owner is to wait: the bytes of its sets that were
+// granted and not given back. Small sets that passed the queue block no claim, and do not count,
 // unless they are placed.
 func (o *Owner) Holds() (bytes int64) {
 	o.b.mu.Lock()
@@ -50,7 +50,7 @@ func (o *Owner) before(c *claim, later bool) (bytes, reserved int64) {
 		case reserve:
 			reserved += h.left
 			bytes += h.left
-		case h.seq < c.seq || later && h.placed && h.pending.starting && !c.lands(h):
+		case h.seq < c.seq || later && h.placed && h.pending.starting && !c.waitsForPlace(h):
 			bytes += h.left
 		}
 	}

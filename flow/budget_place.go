@@ -5,23 +5,23 @@ import (
 	"errors"
 )
 
-// Places in regions (FetchSet.Placed): what is granted may have to wait for one, which a Budget
-// does not give. It is told, so that whoever waits has an age, and who has the places is known.
+// Places in regions (FetchSet.Placed): a granted set may have to wait for one, which a Budget
+// does not give. It learns of the wait, so that it has an age and the holders of places are known.
 
-// Placed says that the memory of the set is in a region of a fixed size, where what is free may lie
-// apart: what it holds can keep another set from its memory though bytes are granted. So it counts
-// as held however small it is; and with a reserve, who holds and waits for a set that is placed is
+// Placed says that the memory of the set is in a region of a fixed size, where free memory may lie
+// apart: its memory can keep another set from its memory though bytes are granted. So it counts
+// as held however small it is; and with a reserve, a holder that waits for a placed set is
 // served from there, whether or not there are other bytes.
 func (s *FetchSet) Placed() { s.placed = true }
 
-// WaitsForPlace says that a set, whose fetches are being started, waits for its memory in a region,
+// WaitsForPlace says that a set that starts its fetches waits for its memory in a region,
 // until it is said that it does not.
-func (p *Pending) WaitsForPlace(waits bool) { p.b.lands(&p.claim, waits) }
+func (p *Pending) WaitsForPlace(waits bool) { p.b.waitsForPlace(&p.claim, waits) }
 
-// WaitsForPlace is that of a set.
-func (o *Offer) WaitsForPlace(waits bool) { o.b.lands(&o.claim, waits) }
+// WaitsForPlace is Pending.WaitsForPlace of an offer.
+func (o *Offer) WaitsForPlace(waits bool) { o.b.waitsForPlace(&o.claim, waits) }
 
-func (b *Budget) lands(c *claim, waits bool) {
+func (b *Budget) waitsForPlace(c *claim, waits bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if c.held.In() == nil {
@@ -29,12 +29,12 @@ func (b *Budget) lands(c *claim, waits bool) {
 	}
 	c.turn.Leave()
 	if c.since = b.cfg.Now(); waits {
-		b.landing.Add(&c.turn, c)
+		b.placing.Add(&c.turn, c)
 	}
 }
 
-// lands reports whether another waits for a place behind c.
-func (c *claim) lands(other *claim) bool {
+// waitsForPlace reports whether another waits for a place behind c.
+func (c *claim) waitsForPlace(other *claim) bool {
 	for n := c.turn.Next(); n != nil; n = n.turn.Next() {
 		if n == other {
 			return true
@@ -50,7 +50,7 @@ func (b *ledger) inPlace(c, other *claim) bool {
 }
 
 // HoldAndWait is why Wait must not wait for a place in a region, though bytes are granted: the
-// owner holds others, and what is granted is not the reserve's; nil: it may.
+// owner holds others, and the granted bytes are not the reserve's; nil: it may.
 func (p *Pending) HoldAndWait() error {
 	b := p.b
 	b.mu.Lock()
@@ -61,19 +61,20 @@ func (p *Pending) HoldAndWait() error {
 	return nil
 }
 
-// unplaced is the error of a wait that ended: who has the places, if it was for one until ctx did.
+// unplaced is the error of a wait that ended: it names the holders of places, if it was for one
+// until ctx did.
 func (p *Pending) unplaced(ctx context.Context, err error) error {
 	p.b.mu.Lock()
 	defer p.b.mu.Unlock()
-	if p.turn.In() == &p.b.landing && errors.Is(err, context.Cause(ctx)) {
+	if p.turn.In() == &p.b.placing && errors.Is(err, context.Cause(ctx)) {
 		return p.b.stallLocked(&p.claim, err)
 	}
 	return err
 }
 
-// landingDownLocked ends the sets that wait for a place and have fetches from a rank that is dead.
-func (b *ledger) landingDownLocked(rank int, cause error) {
-	for c := b.landing.First(); c != nil; c = c.turn.Next() {
+// placingDownLocked ends the sets that wait for a place and have fetches from a rank that is dead.
+func (b *ledger) placingDownLocked(rank int, cause error) {
+	for c := b.placing.First(); c != nil; c = c.turn.Next() {
 		if p := c.pending; p != nil && p.failed == nil && p.fetchesFrom(rank) {
 			p.failed = cause
 			p.parker.Unpark()

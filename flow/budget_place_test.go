@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// landing posts a placed set that waits for its place, once it is begun.
-func landing(t *testing.T, o *Owner, rank int, bytes int64) (*Pending, *fake) {
+// placing posts a placed set that waits for its place, once it is begun.
+func placing(t *testing.T, o *Owner, rank int, bytes int64) (*Pending, *fake) {
 	t.Helper()
 	f := &fake{rank: rank, bytes: bytes}
 	s := set(o.NewFetchSet(), f)
@@ -30,7 +30,7 @@ func TestTheWatchdogSeesWhoWaitsForAPlace(t *testing.T) {
 	c := &clock{}
 	b := newBudget(t, BudgetConfig{Limit: 100, Small: -1, Now: c.read, StallAfter: time.Second})
 	holder, other := b.NewOwner("holder", nil), b.NewOwner("other", nil)
-	first, f := landing(t, holder, 1, 20)
+	first, f := placing(t, holder, 1, 20)
 	first.WaitsForPlace(false)
 	f.ended(nil)
 	l, err := first.Test()
@@ -41,7 +41,7 @@ func TestTheWatchdogSeesWhoWaitsForAPlace(t *testing.T) {
 	defer fetched(t, get, gets).Release()
 
 	c.now = 2 * time.Second
-	second, f := landing(t, other, 1, 15)
+	second, f := placing(t, other, 1, 15)
 	c.now += time.Second / 2
 	offer, err := b.Offer(3, 30, func(o *Offer) { o.WaitsForPlace(true) })
 	if err != nil {
@@ -83,7 +83,7 @@ func TestTheWatchdogSeesWhoWaitsForAPlace(t *testing.T) {
 func TestAWaitForAPlaceEnds(t *testing.T) {
 	b := newBudget(t, bulkOnly(100))
 	o := b.NewOwner("worker", nil)
-	p, f := landing(t, o, 1, 20)
+	p, f := placing(t, o, 1, 20)
 	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	var e *MemoryStallError
@@ -95,15 +95,15 @@ func TestAWaitForAPlaceEnds(t *testing.T) {
 	}
 	f.ended(ErrWithdrawn)
 
-	p, f = landing(t, o, 1, 20)
+	p, f = placing(t, o, 1, 20)
 	p.Cancel()
 	if s := b.Stats(); s.Waiting != 0 || f.cancelled != 1 {
 		t.Errorf("%+v", s)
 	}
 	f.ended(ErrWithdrawn)
 
-	p, f = landing(t, o, 1, 20)
-	alive, g := landing(t, b.NewOwner("another", nil), 2, 20)
+	p, f = placing(t, o, 1, 20)
+	alive, g := placing(t, b.NewOwner("another", nil), 2, 20)
 	cause := errors.New("rank 1 is gone")
 	time.AfterFunc(time.Millisecond, func() { b.Down(1, cause) })
 	if _, err := p.Wait(t.Context()); err != cause || f.cancelled != 1 || g.cancelled != 0 {
@@ -113,8 +113,8 @@ func TestAWaitForAPlaceEnds(t *testing.T) {
 	f.ended(cause)
 	g.ended(ErrWithdrawn)
 
-	p, f = landing(t, o, 1, 20)
-	late, g := landing(t, b.NewOwner("late", nil), 1, 20)
+	p, f = placing(t, o, 1, 20)
+	late, g := placing(t, b.NewOwner("late", nil), 1, 20)
 	late.WaitsForPlace(false)
 	time.AfterFunc(time.Millisecond, b.Close)
 	if _, err := p.Wait(t.Context()); err != ErrBudgetClosed || f.cancelled != 1 {
@@ -135,8 +135,8 @@ func TestAWaitForAPlaceEnds(t *testing.T) {
 func TestWhoLandsLaterHoldsNothing(t *testing.T) {
 	b := newBudget(t, bulkOnly(100))
 	o := b.NewOwner("worker", nil)
-	first, f := landing(t, o, 1, 20)
-	second, g := landing(t, o, 1, 20)
+	first, f := placing(t, o, 1, 20)
+	second, g := placing(t, o, 1, 20)
 	if err := first.HoldAndWait(); err != nil {
 		t.Error(err)
 	}

@@ -12,7 +12,7 @@ import (
 //	queue, and smalls if it is small    waits
 //	nested                              waits for the reserve
 //	holders                             granted: left of its bytes are held
-//	holders and landing                 and waits for a place in a region
+//	holders and placing                 and waits for a place in a region
 //	none                                over, or never posted
 type claim struct {
 	bytes    int64
@@ -33,7 +33,7 @@ type claim struct {
 	pending  *Pending      // that it belongs to
 	parker   Parker        // of the goroutine that waits; nil: none does
 
-	// Its places in queue, nested or landing, in smalls, in holders, and among what its owner holds.
+	// Its places in queue, nested or placing, in smalls, in holders, and among what its owner holds.
 	turn, short, held, own queue.Link[claim]
 }
 
@@ -138,8 +138,8 @@ func (b *ledger) grantLocked(c *claim, from *pool) {
 	}
 }
 
-// giveBackLocked returns n of the bytes that a claim holds, those of one message, and ends it with
-// the last.
+// giveBackLocked returns n of the bytes that a claim holds, the share of one message, and ends it
+// with the last.
 func (b *ledger) giveBackLocked(c *claim, n int64) {
 	c.left -= n
 	c.from.held -= n
@@ -200,7 +200,7 @@ func (b *ledger) serveLocked() {
 	}
 }
 
-// await waits until a claim is granted. A claim whose wait ends with an error is over.
+// await waits until a claim is granted. An error of the wait ends the claim.
 func (b *Budget) await(ctx context.Context, c *claim) error {
 	var ended error // ctx
 	for {
@@ -225,10 +225,10 @@ func (b *Budget) await(ctx context.Context, c *claim) error {
 
 // mayWaitLocked decides on a wait of an owner that holds sets that it posted before. Without a
 // reserve it is refused, also when its bytes are granted: their data may be what another makes,
-// with the bytes that the owner holds. With one, the reserve serves what is not granted, or is to
-// be placed. Nobody who holds bulk bytes or reserved ones waits for bytes, but for the reserve, and
-// then has nothing of it: so all come back as soon as their holders have used them. What was posted
-// after c, is granted and has no place yet holds up nobody that c can depend on: these were posted
+// with the bytes that the owner holds. With one, the reserve serves bytes that are not granted, or
+// are to be placed. No holder of bulk or reserved bytes waits for bytes, but for the reserve, and
+// then has nothing of it: so all come back as soon as their holders have used them. Sets posted
+// after c, granted and without a place yet, hold up none that c depends on: these were posted
 // before c, and so granted before.
 func (b *ledger) mayWaitLocked(c *claim) error {
 	o := c.owner

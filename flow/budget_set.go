@@ -18,11 +18,11 @@ type Fetch interface {
 	// Bytes is how much memory the fetch takes from Start to Free, at least 0, and always the same.
 	Bytes() int64
 	// Start makes the memory and begins the transfer. It is called at most once, when the bytes are
-	// granted, by the goroutine that waits for the set. ended is to be called once, by any goroutine:
+	// granted, by the goroutine that waits for the set. ended is called once, by any goroutine:
 	// with nil when the data are there, else with the reason when nothing can write to the memory any
-	// more. A fetch whose rank dies ends like any other.
+	// more. A fetch from a rank that dies ends as well.
 	Start(ended func(error))
-	// Cancel asks a fetch that was started to end soon, at most once. It may come after the end.
+	// Cancel requests that a started fetch ends soon, at most once. It may come after the end.
 	Cancel()
 	// Free gives the memory back, once, after the end of a fetch that was started.
 	Free()
@@ -125,7 +125,8 @@ func (s *FetchSet) Each(ctx context.Context, consume func(*Lease) error) error {
 	s.posted = true
 	for rest := s.fetches; len(rest) > 0; {
 		part := &FetchSet{b: s.b, owner: s.owner, placed: s.placed}
-		for len(rest) > 0 && rest[0].Bytes() <= most-part.bytes && (len(part.fetches) < s.b.cfg.Messages || s.b.cfg.Messages == 0) {
+		for len(rest) > 0 && rest[0].Bytes() <= most-part.bytes &&
+			(len(part.fetches) < s.b.cfg.Messages || s.b.cfg.Messages == 0) {
 			part.Fetch(rest[0])
 			rest = rest[1:]
 		}
@@ -230,7 +231,7 @@ func (p *Pending) mayWait() error {
 }
 
 // Test is Wait without waiting: it starts the fetches once their bytes are granted. Without a lease
-// and an error the set goes on. What the owner holds meanwhile is not checked: to test again and
+// and an error the set goes on. Sets that the owner holds are not checked: to test again and
 // again until there is a lease, with another in hand, is a wait that can last for ever.
 func (p *Pending) Test() (*Lease, error) {
 	b := p.b
@@ -249,7 +250,7 @@ func (p *Pending) Test() (*Lease, error) {
 		p.start()
 	}
 	b.mu.Lock()
-	if p.failed == nil && b.closed != nil && p.turn.In() == &b.landing {
+	if p.failed == nil && b.closed != nil && p.turn.In() == &b.placing {
 		p.failed = b.closed
 	}
 	err = p.failed
@@ -386,8 +387,8 @@ func (l *Lease) Len() int { return len(l.p.parts) }
 // is released.
 func (l *Lease) Fetch(i int) Fetch { return l.p.parts[i].fetch }
 
-// Release frees the memory of all fetches and gives their bytes back. What was released before is
-// not again.
+// Release frees the memory of all fetches and gives their bytes back. Fetches released before are
+// left alone.
 func (l *Lease) Release() {
 	for i := range l.p.parts {
 		l.p.free(i)
@@ -418,7 +419,7 @@ func (p *Pending) changeOwnerLocked(to *Owner) {
 
 // Down ends the sets that wait, also for a place, and have fetches from a rank, with the cause of
 // its death, which must not be nil, and the offers of that rank that wait. Fetches in flight and
-// payloads that were granted bytes end as their transport says; what the rank had sent unasked is
+// granted payloads end as their transport says; payloads that the rank had sent unasked are
 // consumed as ever.
 func (b *Budget) Down(rank int, cause error) {
 	b.mu.Lock()
@@ -435,7 +436,7 @@ func (b *Budget) Down(rank int, cause error) {
 	for _, c := range dead {
 		b.endLocked(c, cause)
 	}
-	b.landingDownLocked(rank, cause)
+	b.placingDownLocked(rank, cause)
 	b.serveLocked()
 }
 

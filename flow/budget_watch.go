@@ -65,11 +65,11 @@ func (b *ledger) headLocked() *claim {
 	return c
 }
 
-func (b *ledger) waitingLocked() int { return b.queue.Len() + b.nested.Len() + b.landing.Len() }
+func (b *ledger) waitingLocked() int { return b.queue.Len() + b.nested.Len() + b.placing.Len() }
 
 // headsLocked are the claims that are next: for bytes, for the reserve, for a place; nil: none.
 func (b *ledger) headsLocked() [3]*claim {
-	return [...]*claim{b.headLocked(), b.nested.First(), b.landing.First()}
+	return [...]*claim{b.headLocked(), b.nested.First(), b.placing.First()}
 }
 
 // firstLocked is the one of them that has waited longest; nil: none waits.
@@ -87,7 +87,7 @@ func (b *ledger) stallLocked(c *claim, cause error) *MemoryStallError {
 	heads := b.headsLocked()
 	e := &MemoryStallError{Need: c.bytes, Owner: c.name(), Age: b.cfg.Now() - c.since, First: slices.Contains(heads[:], c),
 		Limit: b.limit, Free: b.bulk.size - b.bulk.held, Waiting: b.waitingLocked(), Cause: cause}
-	if e.Place = c.turn.In() == &b.landing; e.Place {
+	if e.Place = c.turn.In() == &b.placing; e.Place {
 		e.Holders = b.holdersLocked(nil, c)
 	} else {
 		e.Holders = b.holdersLocked(nil, nil)
@@ -97,7 +97,7 @@ func (b *ledger) stallLocked(c *claim, cause error) *MemoryStallError {
 
 // Watch returns a *MemoryStallError when the first in the queue, the first that waits for the
 // reserve, or the first that waits for a place in a region, has waited for StallAfter: someone
-// holds memory and does not get on, or waits for another that does. Whoever calls Observe calls it,
+// holds memory and does not get on, or waits for another that does. The caller of Observe calls it,
 // too. It changes nothing.
 func (b *Budget) Watch() error {
 	b.mu.Lock()
@@ -117,7 +117,8 @@ func (b *Budget) Check() error {
 	held := map[*pool]int64{&b.bulk: b.plain.bulk, &b.small: b.plain.small}
 	owned := map[*Owner]int{}
 	for c := b.holders.First(); c != nil; c = c.held.Next() {
-		if c.state != claimGranted || c.left < 0 || c.open < 1 || c.open > c.messages || c.left > c.bytes || c.turn.In() != nil && c.turn.In() != &b.landing || c.short.In() != nil {
+		if c.state != claimGranted || c.left < 0 || c.open < 1 || c.open > c.messages || c.left > c.bytes ||
+			c.turn.In() != nil && c.turn.In() != &b.placing || c.short.In() != nil {
 			return fmt.Errorf("flow: a holder with %d of %d bytes in state %d", c.left, c.bytes, c.state)
 		}
 		held[c.from] += c.left
@@ -197,15 +198,17 @@ func (b *ledger) checkQueuesLocked() error {
 		}
 	}
 	if offers != places || places != b.offers.places.Len() {
-		return fmt.Errorf("flow: %d offers wait, with %d places, of which %d are in the queue", offers, b.offers.places.Len(), places)
+		return fmt.Errorf("flow: %d offers wait, with %d places, of which %d are in the queue",
+			offers, b.offers.places.Len(), places)
 	}
-	for c := b.landing.First(); c != nil; c = c.turn.Next() {
+	for c := b.placing.First(); c != nil; c = c.turn.Next() {
 		if c.held.In() == nil {
 			return fmt.Errorf("flow: what has no bytes waits for a place")
 		}
 	}
 	if c := b.headLocked(); c != nil && b.fitsLocked(c.bytes, c.messages) {
-		return fmt.Errorf("flow: the first in the queue waits for %d bytes, and %d are free", c.bytes, b.bulk.size-b.bulk.held)
+		return fmt.Errorf("flow: the first in the queue waits for %d bytes, and %d are free",
+			c.bytes, b.bulk.size-b.bulk.held)
 	}
 	return nil
 }

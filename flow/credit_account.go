@@ -70,7 +70,8 @@ func (l *lists) enqueue(a *account, now time.Duration) {
 	}
 }
 
-// emptied moves a, whose last credit is used or given back, out of holders and up in the queue.
+// emptied moves a, without a credit since its last was used or given back, out of holders and up in
+// the queue.
 func (l *lists) emptied(a *account) {
 	if a.holding.In() == &l.holders {
 		a.holding.Leave()
@@ -87,7 +88,7 @@ func (l *lists) repeatRecall(a *account, now time.Duration) {
 	l.due.Add(&a.due, a)
 }
 
-// expectNone counts no longer on credits asked back of a.
+// expectNone counts no longer on credits recalled from a.
 func (l *lists) expectNone(a *account) {
 	l.recalling -= int(a.counted)
 	a.counted = 0

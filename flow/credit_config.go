@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// MaxWindow is the largest window that a header can ask for.
+// MaxWindow is the largest window that a header can request.
 const MaxWindow = 1<<14 - 1
 
 // The knobs of credits that no user needs to turn.
 const (
 	// Messages carry Want when the balance is at most half of what it was after the
-	// last grant, and ask for an answer at once from a quarter on.
+	// last grant, and want an answer at once from a quarter on.
 	// UCX has the same (UCX_RC_VERBS_FC_SOFT_THRESH 0.5, FC_HARD_THRESH 0.25).
 	softShare, hardShare = 2, 4
 	// reserveShare of the credits is not for peers that only want more than they have:
 	// a newcomer then needs no recall.
 	reserveShare = 8
-	// firstWant is the window that a sender asks for before it ever ran dry.
+	// firstWant is the window that a sender requests before it ever ran dry.
 	firstWant = 4
 	// A question that stays unanswered is repeated after Retry, twice that, and so
 	// on until Retry << maxBackoff.
@@ -89,7 +89,8 @@ func (c PoolConfig) withDefaults() (PoolConfig, error) {
 	}
 	const most = 1 << 30 // counters of 32 bits compare right while differences stay below half their range
 	if c.Peers < 1 || c.Credits < 1 || c.Credits > most || c.Replies < 0 || c.Replies > most {
-		return c, fmt.Errorf("flow: a pool of %d credits and %d replies for %d peers: at least one peer and credit, at most 2^30 each",
+		return c, fmt.Errorf("flow: a pool of %d credits and %d replies for %d peers: "+
+			"at least one peer and credit, at most 2^30 each",
 			c.Credits, c.Replies, c.Peers)
 	}
 	return c, nil

@@ -14,7 +14,7 @@ var (
 	ErrNoReply = errors.New("flow: every reply buffer is reserved: poll until a reply arrives")
 	// ErrNotOpen is the error without a connection.
 	ErrNotOpen = errors.New("flow: peer not open")
-	// ErrStale is the error of a message whose connection is over. Its buffer must
+	// ErrStale is the error of a message of an ended connection. Its buffer must
 	// be posted again like any other; the message must not be handled.
 	ErrStale = errors.New("flow: message of an earlier connection")
 )
@@ -37,7 +37,8 @@ func (e *NoCreditError) Error() string {
 		asked = fmt.Sprintf("asked %d times, the last %v ago", e.Asks, e.Asked)
 	}
 	return fmt.Sprintf("flow: no credit from peer %d for %v (connection %d: %d granted, %d used, %d given back; %s): "+
-		"it polls too rarely, or others hold its buffers: see its pool's holders", e.Peer, e.For, e.Epoch, e.Granted, e.Used, e.Back, asked)
+		"it polls too rarely, or others hold its buffers: see its pool's holders",
+		e.Peer, e.For, e.Epoch, e.Granted, e.Used, e.Back, asked)
 }
 
 // Is matches ErrNoCredit.
@@ -61,5 +62,6 @@ func (e *ViolationError) Error() string {
 type NotPostedError struct{ Buffers int }
 
 func (e *NotPostedError) Error() string {
-	return fmt.Sprintf("flow: handlers may not run before %d buffers that messages took are posted again: post spares, or copy the message and post its own; then call Reposted", e.Buffers)
+	return fmt.Sprintf("flow: handlers may not run before %d buffers that messages took are posted again: post spares, "+
+		"or copy the message and post its own; then call Reposted", e.Buffers)
 }

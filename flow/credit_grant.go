@@ -41,7 +41,7 @@ func (p *Pool) grant(a *account, n int, now time.Duration) {
 	}
 }
 
-// Tick does what is due by the passing of time: it asks for credits that lie unused, while others
+// Tick does what time makes due: it recalls credits that lie unused, while others
 // have none, and repeats what has no answer.
 func (p *Pool) Tick(now time.Duration) {
 	if p.starved.Len() == 0 {
@@ -61,7 +61,7 @@ func (p *Pool) Tick(now time.Duration) {
 	}
 }
 
-// recallExcess asks a, which is busy, for what it holds beyond its part.
+// recallExcess recalls from a, which is busy, the credits beyond its part.
 func (p *Pool) recallExcess(a *account, now time.Duration) {
 	part := max(1, p.cfg.Credits/(p.holders.Len()+p.recalled.Len()+p.starved.Len()))
 	if n := a.held() - part; n > 0 {
@@ -69,7 +69,7 @@ func (p *Pool) recallExcess(a *account, now time.Duration) {
 	}
 }
 
-// recall asks a for n credits.
+// recall recalls n credits from a.
 func (p *Pool) recall(a *account, n int, now time.Duration) {
 	a.recall += uint32(n)
 	a.counted = uint16(n)

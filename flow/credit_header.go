@@ -48,7 +48,7 @@ const (
 	_           uint = MaxWindow - (answerBit - 1) // the fields do not overlap
 )
 
-// Asks reports whether it says more than what was granted: whether a Pool has to Apply it.
+// Asks reports whether it says more than the grants: whether a Pool has to Apply it.
 func (h *Header) Asks() bool { return h.Want != 0 || h.Answer || h.Extended }
 
 // Size is the encoded length.
@@ -82,7 +82,7 @@ func (h *Header) Encode(dst []byte) int {
 }
 
 // Decode reads a header from the start of src and returns its length. It checks
-// the form only: what the numbers may be, Apply of Pool and Sender check.
+// the form only: Apply of Pool and Sender check the numbers.
 func (h *Header) Decode(src []byte) (int, error) {
 	if len(src) < HeaderSize {
 		return 0, fmt.Errorf("flow: a credit header of %d bytes, it has at least %d", len(src), HeaderSize)
@@ -121,7 +121,7 @@ func (h *Header) decodeExtended(src []byte) (int, error) {
 	return ExtendedSize, nil
 }
 
-// ahead is by how much a total is newer than what is known of it; negative: the
+// ahead is by how much a total is newer than the one known; negative: the
 // header is older. Totals wrap around; a difference is right while it is less
 // than 2^31, and none here exceeds the pool's size.
 func ahead(total, known uint32) int { return int(int32(total - known)) }

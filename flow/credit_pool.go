@@ -49,7 +49,7 @@ type PoolStats struct {
 	Violations uint64 // headers and messages that broke the protocol
 }
 
-// NewPool returns the account of a pool whose buffers are all posted.
+// NewPool returns the account of a pool with all buffers posted.
 func NewPool(cfg PoolConfig) (*Pool, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -77,7 +77,8 @@ func (p *Pool) openAt(peer int, epoch, origin uint32, now time.Duration) error {
 	}
 	p.Close(peer, now)
 	e.last = epoch
-	a := &account{epoch: epoch, peer: int32(peer), granted: origin, returned: origin, recall: origin, acked: origin, lastUse: now}
+	a := &account{epoch: epoch, peer: int32(peer), granted: origin, returned: origin, recall: origin,
+		acked: origin, lastUse: now}
 	e.account = a
 	a.target = uint16(p.cfg.Initial)
 	if n := min(p.cfg.Initial, p.spare()-p.cfg.Credits/reserveShare); n > 0 && p.starved.Len() == 0 {

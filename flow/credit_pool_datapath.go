@@ -49,7 +49,7 @@ func (p *Pool) Arrived(peer int, epoch uint32, now time.Duration) error {
 	return nil
 }
 
-// ReplyArrived is Arrived for a reply, whose buffer ReserveReply has reserved.
+// ReplyArrived is Arrived for a reply with a buffer of ReserveReply.
 func (p *Pool) ReplyArrived(peer int, epoch uint32) error {
 	a := p.account(peer)
 	if a == nil || a.epoch != epoch || a.replies == 0 {
@@ -110,7 +110,7 @@ func (p *Pool) apply(a *account, h *Header, now time.Duration) error {
 	return nil
 }
 
-// applyReturn takes credits back, and what the peer did about a recall.
+// applyReturn takes credits back, and the peer's answer to a recall.
 func (p *Pool) applyReturn(a *account, h *Header, now time.Duration) error {
 	back, acked := ahead(h.Returned, a.returned), ahead(h.Seen, a.acked)
 	if back > a.held() {
@@ -214,7 +214,7 @@ func (p *Pool) ReserveReply(peer int) (epoch uint32, err error) {
 	return a.epoch, nil
 }
 
-// CancelReply gives up a reservation whose request was not sent. It reports false, and
+// CancelReply gives up the reservation of a request that was not sent. It reports false, and
 // does nothing, if the connection is over: the reservation ended with it. A request
 // that was sent keeps its reservation until the reply arrives, wanted or not.
 func (p *Pool) CancelReply(peer int, epoch uint32) bool {

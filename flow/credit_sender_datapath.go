@@ -73,15 +73,15 @@ func (s *Sender) Fill(h *Header, now time.Duration) {
 	}
 }
 
-// fillReturned writes what was given back; in the long form when the peer waits for it.
+// fillReturned writes the total given back; in the long form when the peer waits for it.
 func (s *Sender) fillReturned(h *Header) {
 	h.Epoch, h.Returned, h.Seen = uint16(s.epoch), s.returned, s.seen
 	h.Extended = h.Extended || s.answer
 	s.answer = false
 }
 
-// Apply takes what the peer wrote in a header. It returns a *ViolationError, and takes nothing,
-// if the peer grants more than the window or asks for more back than it can have granted.
+// Apply takes a header of the peer. It returns a *ViolationError, and takes nothing,
+// if the peer grants more than the window or recalls more than it can have granted.
 // Headers of other connections are counted and ignored.
 func (s *Sender) Apply(h *Header, now time.Duration) error {
 	if s.epoch == 0 || h.Epoch != uint16(s.epoch) {
@@ -94,10 +94,10 @@ func (s *Sender) Apply(h *Header, now time.Duration) error {
 	return s.apply(h, now)
 }
 
-// Knows reports whether a header of the connection tells nothing new: Apply would change nothing.
+// Knows reports whether a header of the connection says nothing new: Apply would change nothing.
 func (s *Sender) Knows(h *Header) bool { return h.Granted == s.granted && !h.Extended }
 
-// Known is the Word of a header of a connection that tells nothing new, and asks for nothing.
+// Known is the Word of a header of a connection that says nothing new, and wants nothing.
 func (s *Sender) Known(epoch uint16) uint64 { return uint64(epoch)<<32 | uint64(s.granted) }
 
 func (s *Sender) apply(h *Header, now time.Duration) error {

@@ -35,14 +35,17 @@ func (p *Pool) Holders(dst []Holder, now time.Duration) []Holder {
 			dst = append(dst, h)
 		}
 	}
-	slices.SortStableFunc(dst[first:], func(a, b Holder) int { return cmp.Compare(b.Credits+b.Replies, a.Credits+a.Replies) })
+	slices.SortStableFunc(dst[first:], func(a, b Holder) int {
+		return cmp.Compare(b.Credits+b.Replies, a.Credits+a.Replies)
+	})
 	return dst
 }
 
 // Describe is one line about where the pool's buffers are, for a watchdog's error.
 func (p *Pool) Describe(now time.Duration) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d of %d credits free, %d held, %d taken by messages and not posted again; %d of %d reply buffers free, %d reserved",
+	fmt.Fprintf(&b, "%d of %d credits free, %d held, %d taken by messages and not posted again; "+
+		"%d of %d reply buffers free, %d reserved",
 		p.free, p.cfg.Credits, p.held, p.bare, p.replies.free, p.cfg.Replies, p.replies.reserved)
 	const most = 8
 	holders := p.Holders(nil, now)

@@ -33,7 +33,7 @@
 // The pool sees the places on the right as one number a peer, held. [Pool.Check] tests
 //
 //	free + held + bare = Credits                       credits are neither made nor lost
-//	held = sum of what the peers hold
+//	held = sum of the peers' credits
 //	reply buffers free + reserved + bare = Replies
 //	held + reserved <= posted                          hence never a message without a buffer
 //
@@ -42,22 +42,22 @@
 // # Grants and recalls
 //
 // A connection opens with a few credits ([Config].Initial) if there are any. Below
-// half of what the last grant brought, messages carry [Header].Want, the number
-// of credits that the sender wants to hold; below a quarter they ask for
+// half of the credits of the last grant, messages carry [Header].Want, the number
+// of credits that the sender wants to hold; below a quarter they want
 // an answer at once. Grants ride on messages that go to the peer anyway, else on a
-// control message. A sender that ran dry asks by a control message and repeats that until
-// it gets something. A sender that has to ask for an answer wants twice as many as
-// before, up to Config.Window; one that is asked to give back, half.
+// control message. A sender that ran dry sends its wish by a control message and repeats that until
+// it gets something. A sender that needs an answer wants twice as many as
+// before, up to Config.Window; one that gets a recall, half.
 //
 // When more peers want credits than there are, the starved (those without any) come first, in
-// the order of asking, in equal parts of at least one; every one that asks therefore gets a
+// the order of their wishes, in equal parts of at least one; each of them therefore gets a
 // credit as soon as those before it got theirs. Where these come from: messages
 // that arrive bring their credits back, and those go to the queue, not to their last user;
 // and while peers wait, a peer that used none for Config.RecallAfter is
-// asked to give back what it has ([Header].Recall), and a busy one what exceeds its
+// recalled from ([Header].Recall), and a busy one gives back what exceeds its
 // part. The answer states how many it could give back; the others are in messages, and
-// come back with them. A peer that does not answer is asked again, and others as well. An answer
-// without Want ends what the peer wanted.
+// come back with them. A peer that does not answer gets the recall again, and others as well. An
+// answer without Want ends the peer's wish.
 //
 // # Replies
 //
@@ -103,7 +103,7 @@
 // # Lost, repeated and late control messages
 //
 // Counters on the wire are totals of the connection ([Header]): the newest one
-// counts, whatever came before or comes twice. What is lost is asked for
+// counts, whatever came before or comes twice. Lost ones are requested
 // again: by the sender as long as it has no credit, by the pool as long as others
 // have none. Totals wrap around at 2^32.
 //
@@ -121,7 +121,7 @@
 // # A budget of bytes
 //
 // Data that communication brings, and that the program uses and frees, are transient memory. A
-// [Budget] keeps it within a limit, M_C, so that with what the application has, M_A, it stays in
+// [Budget] keeps it within a limit, M_C, so that with the application's memory, M_A, it stays in
 // the memory that there is: M_A + M_C <= M. It follows Shi, Zheng, Kale, "Run-time Support for
 // Controlling Communication-Induced Memory Fluctuation", in bytes instead of messages.
 //
@@ -142,13 +142,13 @@
 //	bulk + small + unscheduled = limit       the parts of the limit
 //	held of each part = sum of its claims    bytes are neither made nor lost
 //
-// and that the first in the queue waits only for what is not there.
+// and that the first in the queue waits only for bytes that are not there.
 //
 // # One queue, and why nothing stands still
 //
 // All claims of a rank are granted in the order in which they were posted. A claim that does not
 // fit holds up those behind it, also smaller ones. Two conditions on the program then suffice for
-// progress. A1: what is needed together is posted together, as one set, which is granted whole; who
+// progress. A1: data needed together are posted together, as one set, granted whole; a rank that
 // holds a set waits for none that it posted later. A2: a set fits ([Budget.Largest]). Then those
 // that hold bytes do not wait for bytes and give them back, and the first in the queue gets its
 // own. This holds also where the data of a set are made by others that wait for sets, if these were
@@ -158,37 +158,37 @@
 // ([FetchSet.Each]). A1: an [Owner] that is to wait while it holds an earlier set is refused
 // ([HoldAndWaitError]), whether or not there are bytes, so that a mistake shows in the first run
 // and not in the first that is short of memory. With [BudgetConfig].Reserve such a wait is served
-// from bytes beyond the limit; that helps those that wait for bytes, not those whose data are made
+// from bytes beyond the limit; that helps those that wait for bytes, not those that need data made
 // by others that do. To post ahead, and to hand a lease over, is no wait.
 //
 // Small claims have a part of the limit of their own, and pass the queue in it: they cannot take
-// what the first waits for. What they cannot get of it they wait for like others.
+// bytes that the first waits for. Beyond that part they wait like others.
 //
-// Bytes are alike, places in a region are not: what is free of one may lie apart, or be less than
+// Bytes are alike, places in a region are not: free places of one may lie apart, or be less than
 // the limit. Sets with memory in one ([FetchSet.Placed]) are held to more: small ones count as
-// held, and who has a place waits for no other place, whichever was posted before
-// ([Pending.HoldAndWait]), but for one that the reserve serves, which has a region of its own. Who
-// waits for a place is a head as who waits for bytes is ([Pending.WaitsForPlace]).
+// held, and the owner of a place waits for no other, whichever was posted before
+// ([Pending.HoldAndWait]), but for one that the reserve serves, which has a region of its own. A
+// wait for a place has a head as one for bytes has ([Pending.WaitsForPlace]).
 //
 // # Payloads that others send
 //
-// A rank that has a large payload for this one asks for memory ([Budget.Offer]); the grant is what
+// A rank that has a large payload for this one requests memory ([Budget.Offer]); the grant is what
 // lets it send. With am the receiver of large payloads does that:
 //
 //	Announced   offer, err := b.Offer(a.From(), size, func(o *Offer) { make memory; a.Grant(off) })
 //	            err: a.Refuse(err)
 //	Ended       with an error: offer.Release(); else when the data are consumed
 //
-// Offers wait in the one queue; whose offer takes a place that comes first is decided by fairness
-// among ranks, in bytes. A small allowance for payloads that come unasked is set apart
+// Offers wait in the one queue; fairness among ranks, in bytes, decides whose offer takes a
+// place that comes first. A small allowance for payloads that come unasked is set apart
 // ([Budget.Allowance]), so that it is within the limit whatever peers do.
 //
 // # Adapting to the machine
 //
 // [Budget.Observe] takes a [Reading] of the machine's memory, such as flow/pressure makes, ten
-// times a second by default. The limit is at most what the tightest bound leaves when the
+// times a second by default. The limit is at most the rest of the tightest bound when the
 // application's own memory is at its peak of the last seconds; it is halved under pressure, and
-// grows by a step in calm while claims wait; it is never below a floor, which is what makes Largest
+// grows by a step in calm while claims wait; it is never below a floor, which makes Largest
 // a constant. Each change is a [Decision]. Bytes that are held when the limit falls stay so:
 // nothing more is granted until they are below it.
 //

@@ -71,8 +71,8 @@ const (
 	// which a hook never does. Where only it covers them, Acquire proves nothing to a caller that
 	// has mapped the range meanwhile; see Late and Watcher.Reported.
 	UnmappedLate = CalledFromC&^(1<<Madvise) | 1<<LibcFree | 1<<LibcBrk | 1<<RawUnmap
-	// ForAny is for memory of unknown origin. It leaves out what no monitor can see, or what is so
-	// rare that it is the program's to avoid: RawGuard, RawShm, RawRemapFile, Truncate; the package
+	// ForAny is for memory of unknown origin. It leaves out changes that no monitor can see, or so
+	// rare that the program has to avoid them: RawGuard, RawShm, RawRemapFile, Truncate; the package
 	// documentation names them.
 	ForAny = ForMalloc | ForGoMap
 )

@@ -55,7 +55,8 @@ func Configure(c Config) error {
 	config.mu.Lock()
 	defer config.mu.Unlock()
 	if config.used {
-		return &Error{Op: "configure", Err: ErrBusy, Detail: "the monitors run already", Remedy: "configure before the first watcher"}
+		return &Error{Op: "configure", Err: ErrBusy, Detail: "the monitors run already",
+			Remedy: "configure before the first watcher"}
 	}
 	config.c, config.set = c, true
 	return nil
@@ -79,7 +80,8 @@ func checkMonitors(names []string, where string) error {
 }
 
 func noMonitor(name, where string) error {
-	return &Error{Op: "configure", Detail: fmt.Sprintf("there is no monitor %q%s", name, where), Remedy: "use " + wantMonitors}
+	return &Error{Op: "configure", Detail: fmt.Sprintf("there is no monitor %q%s", name, where),
+		Remedy: "use " + wantMonitors}
 }
 
 func isMonitor(name string) bool {
@@ -109,7 +111,7 @@ type Variable struct {
 
 const wantMonitors = "auto, none, or a list of symbols, reloc, userfaultfd, patch with commas and without spaces"
 
-// Variables are those of this package.
+// Variables are this package's.
 func Variables() []Variable {
 	return []Variable{
 		{EnvEvents, "yes or no", func(v string) bool { _, err := switchedOff(v); return err == nil }},
@@ -134,12 +136,13 @@ func CheckEnvironment() error {
 		if v.Valid(value) || v.Name == EnvEvents && events || v.Name == EnvMonitors && monitors {
 			continue
 		}
-		return &Error{Op: "configure", Errno: syscall.EINVAL, Detail: fmt.Sprintf("%s=%q", v.Name, value), Remedy: "use " + v.Want}
+		return &Error{Op: "configure", Errno: syscall.EINVAL, Detail: fmt.Sprintf("%s=%q", v.Name, value),
+			Remedy: "use " + v.Want}
 	}
 	return nil
 }
 
-// takeConfig returns the choice, which is final from then on, and what is wrong with it.
+// takeConfig returns the choice, which is final from then on, and its fault.
 func takeConfig() (Config, error) {
 	config.mu.Lock()
 	defer config.mu.Unlock()

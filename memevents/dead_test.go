@@ -28,7 +28,7 @@ func TestDeadEntriesAreBoundedAndWakeTheOwner_12(t *testing.T) {
 		t.Error("woken at the limit")
 	}
 	must(t, memtest.Madvise, page(p, 3), pageSize, unix.MADV_DONTNEED)
-	soon, cancel := context.WithTimeout(t.Context(), patience)
+	soon, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	noError(t, w.Wait(soon))
 	if n, bytes := w.Dead(); n != 4 || bytes != 4*int64(pageSize) {
@@ -119,7 +119,7 @@ func TestAnEmptyDrainMakesReadyForTheNextWake_12(t *testing.T) {
 		t.Fatal("drained something")
 	}
 	must(t, memtest.Madvise, p, pageSize, unix.MADV_DONTNEED)
-	soon, cancel := context.WithTimeout(t.Context(), patience)
+	soon, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	if err := w.Wait(soon); err != nil {
 		t.Error("not woken:", err)

@@ -31,7 +31,7 @@ func closeUffd(t testing.TB) {
 
 // ends waits until an entry is invalid and the reader at rest.
 func ends(r Ref) error {
-	for end := time.Now().Add(patience); r.Valid() || gate.Load()&1 != 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testTimeout); r.Valid() || gate.Load()&1 != 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			return errors.New("valid still, or the gate stays odd")
 		}
@@ -49,7 +49,7 @@ func unmapReturns(p uintptr) error {
 	select {
 	case <-freed:
 		return nil
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		return errors.New("a call that unmaps does not return")
 	}
 }

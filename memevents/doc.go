@@ -50,7 +50,7 @@
 //
 // # What a hit proves
 //
-// Every change whose call returned before Acquire was called, and whose class was in need, has made
+// Every change of a class in need that returned before Acquire was called has made
 // the entry stale before that Acquire looked. Where only the kernel reports an unmapping, one whose
 // call has not returned may have freed addresses for others: they call Reported before. Any other
 // change in progress during Acquire may or may not be seen, which is the program's own race: it
@@ -65,20 +65,20 @@
 //     is a plugin or a library. When it is there its table is used, and the hooks of the Go image
 //     pass on to it: each event counts once.
 //   - reloc: where symbols do not lead here and nothing is preloaded, the relocations of all loaded
-//     objects are changed, and those of objects that dlopen brings later. What constructors of
-//     those unmap is not seen: every entry becomes stale when such a dlopen returns. Addresses of
-//     calls that libraries keep in initialised data are changed too, those that their code has
+//     objects are changed, also of objects that dlopen brings later. Memory that constructors of
+//     those unmap is not noticed: every entry becomes stale when such a dlopen returns. Addresses
+//     of calls that libraries keep in initialised data are changed too, those that their code has
 //     copied elsewhere by then are not. One that is bound to another definition makes the next
-//     claim test anew. What the libc loads by itself (name services, character sets) is found by
-//     Retest.
-//   - userfaultfd: the kernel reports, also raw system calls and what the libc does inside, for
+//     claim test anew. Libraries that the libc itself loads (name services, character sets) are
+//     found by Retest.
+//   - userfaultfd: the kernel reports, also raw system calls and calls inside the libc, for
 //     ranges that it can watch: memory without a file behind it, and shared memory; of huge pages
 //     (MAP_HUGETLB) whole ones only. A thread of C reads, and another holds the file. Wants
 //     CAP_SYS_PTRACE, access to /dev/userfaultfd or a kernel that gives its restricted mode to all.
 //     A program that closes its descriptor ends it: nothing that needed it stays valid, and a file
 //     that gets its number is not read; the reader looks for that once a second, and callers that
-//     wait for it go on then. A userfaultfd of the program's own that gets the number is asked by
-//     Reported until then.
+//     wait for it go on then. A userfaultfd of the program's own that gets the number is questioned
+//     by Reported until then.
 //   - patch: off by default; the libc's own text, for free, realloc and malloc_trim where
 //     userfaultfd is forbidden. amd64 only, done before main and never undone.
 //
@@ -91,7 +91,7 @@
 // Environment: IBCONDUIT_MEM_EVENTS, IBCONDUIT_MEM_MONITORS, IBCONDUIT_MEM_LOG_LEVEL; see EnvEvents
 // and its neighbours.
 //
-// # What is not noticed
+// # Unnoticed changes
 //
 //   - ftruncate, fallocate(PUNCH_HOLE) of a mapped file by descriptor, by whatever process:
 //     Truncate is never covered.
@@ -107,9 +107,9 @@
 //   - By Acquire without Reported: a range that one thread unmaps by a raw call or inside the libc
 //     (free), and that another maps anew so before the kernel has reported it. See "Unmapping by
 //     raw calls".
-//   - A hole in a range while it is claimed. userfaultfd watches what is mapped at that moment, and
-//     what comes into the hole by a raw call afterwards is not watched: all of a claimed range has
-//     to be mapped.
+//   - A hole in a range while it is claimed. userfaultfd watches the pages mapped at that moment,
+//     and pages that come into the hole by a raw call afterwards are not watched: all of a claimed
+//     range has to be mapped.
 //   - Calls of libraries that come after the test and are bound past the symbols (RTLD_DEEPBIND),
 //     until the next Retest; those in a namespace of their own (dlmopen), for good. Only
 //     userfaultfd reports what they do.
@@ -121,16 +121,16 @@
 // # Unmapping by raw calls
 //
 // userfaultfd reports an munmap or mremap when the addresses are free already, and then wakes the
-// reader. Another thread may have mapped them by then, and ask for what is there now: two threads
-// that take large blocks from malloc do so all the time. Nothing in the process's memory has
-// changed at that moment, so no look at the table can help; only the kernel knows, which counts
+// reader. Another thread may have mapped them by then, and want the memory that is there now: two
+// threads that take large blocks from malloc do so all the time. Nothing in the process's memory
+// has changed at that moment, so no look at the table can help; only the kernel knows, which counts
 // such unmappings from before their addresses are free (mmap_changing, raised under the lock that
 // the next mapping must take) until after their events were read. So a caller that hits on behalf
-// of memory that can go in this way asks it, by Reported, and then acquires: what was counted then
-// makes a miss; of what was not, the gate and the entry say the rest. Late says which classes are
-// in question; a Claim needs no question, for its pages are registered after it. Before Linux 5.15
-// the kernel's count is a flag, which the first of several unmappings clears. Should a kernel not
-// lower it again, WaitReported fails from then on, and each operation registers.
+// of memory that can go in this way queries it, by Reported, and then acquires: an unmapping
+// counted then makes a miss; for others the gate and the entry say the rest. Late says which
+// classes are in question; a Claim needs no question, for its pages are registered after it. Before
+// Linux 5.15 the kernel's count is a flag, which the first of several unmappings clears. Should a
+// kernel not lower it again, WaitReported fails from then on, and each operation registers.
 //
 // # Discards by raw calls
 //
@@ -138,10 +138,10 @@
 // before it happens, so an entry that stands there is stale in time. The trouble is with a claim
 // that comes between the report and the end of the call, for nothing reports the end: the caller
 // wakes when its event is read, takes the lock of the address space, and then discards
-// (fs/userfaultfd.c, userfaultfd_remove; mm/madvise.c). What the kernel shows of it (mmap_changing,
+// (fs/userfaultfd.c, userfaultfd_remove; mm/madvise.c). The kernel's sign of it (mmap_changing,
 // by EAGAIN of UFFDIO_WRITEPROTECT) ends before that lock is taken, so waiting for it and for the
 // lock proves nothing about a caller that is preempted in between; and the event does not name the
-// caller, whose return could otherwise be watched for. So Claim refuses such a range, with
+// caller, which could otherwise be watched until it returns. So Claim refuses such a range, with
 // ErrChanging, for a second after the report; 32 ranges are kept, and widened where there are more.
 // That a thread which is ready to run is run for some microseconds within a second is an
 // assumption. It is the only one of its kind here.
@@ -151,7 +151,7 @@
 // pageAlloc.scavengeOne), so no page of a live object is ever in a discard that has begun; malloc
 // implementations do the same, under a lock or by taking the extent off their lists. A range of
 // live memory therefore meets no discard but one that the program makes itself, of memory that it
-// is communicating from at that moment. What is reported after the claim ends the entry like any
+// is communicating from at that moment. A change reported after the claim ends the entry like any
 // other. Only a range that was widened over memory of others, as by merging, needs Claim.
 //
 // # Rules for what runs inside a hook

@@ -38,7 +38,7 @@ type Ref struct {
 
 // Acquire takes a reference if the range has not changed since it was claimed. It is the hit path:
 // two atomic loads and an increment of shared memory, a third load that makes sure, no lock and no
-// cgo call. After true the memory that was registered is still what the addresses mean, or was when
+// cgo call. After true the registered memory is still at the addresses, or was when
 // the call began; the registration may be used until Release. After false it must not be used for
 // new operations.
 func (r Ref) Acquire() bool {
@@ -56,8 +56,8 @@ func (r Ref) Acquire() bool {
 }
 
 // Release gives a reference back. It reports whether it was the last of an entry that is no longer
-// valid: then the caller has to deregister and Retire it. Beyond what was acquired it panics: while
-// the entry exists and no other caller holds it, or when its slot is another range's.
+// valid: then the caller has to deregister and Retire it. Beyond the references acquired it panics:
+// while the entry exists and no other caller holds it, or when its slot is another range's.
 func (r Ref) Release() (dead bool) {
 	if r.e.state.Load()>>2 != r.valid>>2 { // a reference keeps the generation
 		panic(fmt.Sprintf("memevents: %v released after its end", r))

@@ -7,7 +7,7 @@ import (
 	"github.com/ibconduit/conduit/internal/errtext"
 )
 
-// Sentinels for errors.Is. Those of Claim all mean: do without the cache this time.
+// Sentinels for errors.Is. Claim's all mean: do without the cache this time.
 var (
 	// ErrChanging means that some part of the range is being unmapped at this moment, by this or
 	// another thread. Register it for this operation only.

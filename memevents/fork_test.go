@@ -82,7 +82,7 @@ var _ = helper("forkgo", func(t testing.TB, args []string) error {
 	}()
 	// Now and then Go itself hangs in a child, for want of its other threads: these say nothing.
 	spoke := 0
-	end := time.Now().Add(patience)
+	end := time.Now().Add(testTimeout)
 	for n := 0; n < 20 || spoke < 10 && time.Now().Before(end); n++ {
 		err := forkAndLook(w, refs, unfinished, page(p, 101))
 		if err == nil {

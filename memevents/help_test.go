@@ -31,8 +31,8 @@ const (
 	noFD      = ^uintptr(0)
 )
 
-// patience bounds what must happen soon but is not timed.
-const patience = time.Minute
+// testTimeout bounds what must happen soon but is not timed.
+const testTimeout = time.Minute
 
 // stress is how long tests of races run: IBCONDUIT_STRESS, or short.
 func stress(short time.Duration) time.Duration {
@@ -245,7 +245,7 @@ func published(w *Watcher, lo, hi uintptr, need Classes) (Ref, error) {
 // claimRange claims as soon as no other thread of this process changes memory there: the runtime
 // may.
 func claimRange(w *Watcher, lo, hi uintptr, need Classes) (r Ref, err error) {
-	for end := time.Now().Add(patience); ; runtime.Gosched() {
+	for end := time.Now().Add(testTimeout); ; runtime.Gosched() {
 		if r, err = w.Claim(lo, hi, 7, need); !errors.Is(err, ErrChanging) || time.Now().After(end) {
 			return r, err
 		}

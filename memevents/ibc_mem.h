@@ -1,4 +1,4 @@
-/* Memory events: what the hooks, the table of watched ranges and the Go side share.
+/* Memory events: shared by the hooks, the table of watched ranges and the Go side.
  *
  * All state is one static struct, so that a hook needs no allocation and works before any
  * constructor. Fields that two threads touch are read and written with the __atomic builtins only
@@ -28,7 +28,7 @@ extern "C" {
 /* Ranges of discards that userfaultfd reports before they happen */
 #define IBC_MEM_LINGER 32u
 #define IBC_MEM_WATCHERS 64u        /* bits of one word */
-/* Whose entries are the self-test's: never VALID, so on no dead list */
+/* The owner of the self-test's entries: never VALID, so on no dead list */
 #define IBC_MEM_NO_OWNER IBC_MEM_WATCHERS
 #define IBC_MEM_PROTECTED 64u       /* ranges that may not be unmapped */
 #define IBC_MEM_SEGMENTS 256u       /* attached System V segments whose size is remembered */
@@ -85,14 +85,14 @@ struct ibc_mem_call {
 
 /* Handlers run on any thread, inside the Go runtime's own mmap and inside signal handlers.
  * Forbidden to them: Go, malloc, stdio, dlsym, locks that others hold while they (un)map,
- * ibv_dereg_mr, changing errno. Those of priority < 0 run before the kernel's part, the others
+ * ibv_dereg_mr, changing errno. Handlers of priority < 0 run before the kernel's part, the others
  * after it, in ascending order. One that answers before it is the last of its part, and the kernel
- * is not asked; those after it run all the same, and there the first that answers what none had
- * answered is the last. VM_UNMAPPED is reported before the call: to handlers of priority < 0 before
- * anything is invalidated, and they may refuse the call (done, err); to the others when the range
- * is closed and its entries are stale. VM_MAPPED is reported after success. A handler that maps or
- * unmaps meets itself there: it asks the kernel (syscall(2)), or knows its own calls. A handler
- * stays in place for good (a hook may stand on it); events = 0 switches it off. */
+ * is not called; those after it run all the same, and there the first that answers a call that none
+ * had answered is the last. VM_UNMAPPED is reported before the call: to handlers of priority < 0
+ * before anything is invalidated, and they may refuse the call (done, err); to the others when the
+ * range is closed and its entries are stale. VM_MAPPED is reported after success. A handler that
+ * maps or unmaps meets itself there: it calls the kernel (syscall(2)), or knows its own calls. A
+ * handler stays in place for good (a hook may stand on it); events = 0 switches it off. */
 struct ibc_mem_handler {
 	struct ibc_mem_handler *next;
 	uint64_t events; /* bit per ibc_mem_event_type */
@@ -160,7 +160,7 @@ struct ibc_mem {
 
 	uint64_t signal;       /* bit per watcher to be woken when the call is over */
 	uint32_t overflow;     /* windows that found no slot: "everything" */
-	/* A library has come whose calls may not come by: the next claim tests anew */
+	/* A library has come with calls that may not come by: the next claim tests anew */
 	uint32_t doubt;
 	struct ibc_mem_linger linger[IBC_MEM_LINGER];
 
@@ -222,7 +222,8 @@ enum ibc_mem_look {
 	IBC_MEM_LOOK_CALLS, /* those inside a hook, of which beginning and end are known */
 	IBC_MEM_LOOK_ALL,   /* also discards that userfaultfd reported, of which the end is not known */
 };
-IBC_HIDDEN int ibc_mem_claim(struct ibc_mem *m, uint32_t watcher, uint64_t lo, uint64_t hi, uint32_t tag, int uffd, int look, uint32_t *slot);
+IBC_HIDDEN int ibc_mem_claim(struct ibc_mem *m, uint32_t watcher, uint64_t lo, uint64_t hi, uint32_t tag, int uffd,
+	int look, uint32_t *slot);
 IBC_HIDDEN int ibc_mem_changing(struct ibc_mem *m, uint64_t lo, uint64_t hi, int look);
 IBC_HIDDEN const char *ibc_mem_verify(struct ibc_mem *m);
 IBC_HIDDEN void ibc_mem_retire(struct ibc_mem *m, uint32_t slot);
@@ -240,7 +241,8 @@ IBC_HIDDEN void ibc_mem_unprotect(struct ibc_mem *m, int id);
 /* ---- ibc_mem_log.c: needs no malloc ---- */
 
 enum { IBC_MEM_LOG_OFF, IBC_MEM_LOG_ERROR, IBC_MEM_LOG_WARN, IBC_MEM_LOG_INFO, IBC_MEM_LOG_DEBUG };
-IBC_HIDDEN void ibc_mem_log(struct ibc_mem *m, uint32_t level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+IBC_HIDDEN void ibc_mem_log(struct ibc_mem *m, uint32_t level, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
 
 /* ---- ibc_mem_reloc.c: the second way in, where symbols do not lead here ---- */
 

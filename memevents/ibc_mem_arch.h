@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <sys/syscall.h>
 
-/* Returns what the kernel does: the result, or -errno. */
+/* Returns the kernel's answer: the result, or -errno. */
 static inline long ibc_sys(long nr, long a, long b, long c, long d, long e, long f)
 {
 #if defined(__x86_64__)
@@ -14,7 +14,8 @@ static inline long ibc_sys(long nr, long a, long b, long c, long d, long e, long
 	register long r8 __asm__("r8") = e;
 	register long r9 __asm__("r9") = f;
 	long ret;
-	__asm__ volatile("syscall" : "=a"(ret) : "a"(nr), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
+	__asm__ volatile("syscall" : "=a"(ret) : "a"(nr), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+		: "rcx", "r11", "memory");
 	return ret;
 #elif defined(__aarch64__)
 	register long x8 __asm__("x8") = nr;

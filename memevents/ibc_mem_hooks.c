@@ -37,7 +37,8 @@ static void vm_event(struct ibc_mem *m, uint32_t event, struct ibc_mem_range r)
 {
 	count(m->stats.calls[event]);
 	if (unlikely(load(m->log_level) >= IBC_MEM_LOG_DEBUG))
-		ibc_mem_log(m, IBC_MEM_LOG_DEBUG, "%s [%#lx,%#lx)", event == IBC_MEM_VM_MAPPED ? "mapped" : "unmapped", (unsigned long)r.lo, (unsigned long)r.hi);
+		ibc_mem_log(m, IBC_MEM_LOG_DEBUG, "%s [%#lx,%#lx)", event == IBC_MEM_VM_MAPPED ? "mapped" : "unmapped",
+			(unsigned long)r.lo, (unsigned long)r.hi);
 	if (unlikely(load(m->handlers) != NULL)) {
 		struct ibc_mem_call vm = {.event = event, .u.vm = r};
 
@@ -45,7 +46,7 @@ static void vm_event(struct ibc_mem *m, uint32_t event, struct ibc_mem_range r)
 	}
 }
 
-/* The self-test makes real calls and asks which of them came by here. */
+/* The self-test makes real calls and looks which of them came by here. */
 static void seen(struct ibc_mem *m, uint32_t event)
 {
 	uint32_t tid = load(m->test_tid);
@@ -115,7 +116,7 @@ static void arrived(struct ibc_mem *m, const struct ibc_mem_call *c, const struc
 	vm_event(m, IBC_MEM_VM_MAPPED, r);
 }
 
-/* What a planned range closes and ends; the range itself is what is reported. */
+/* The range that a planned one closes and ends; the planned one itself is reported. */
 static struct ibc_mem_range struck(const struct ibc_mem_plan *p, uint32_t i)
 {
 	return p->everywhere ? (struct ibc_mem_range){0, UINT64_MAX} : p->gone[i];
@@ -255,9 +256,11 @@ static int enter_madvise(uint32_t raw, void *addr, size_t len, int advice)
 	return (int)run(&c);
 }
 
-static ssize_t enter_process_madvise(uint32_t raw, int pidfd, const struct iovec *iov, size_t n, int advice, unsigned flags)
+static ssize_t enter_process_madvise(uint32_t raw, int pidfd, const struct iovec *iov, size_t n,
+	int advice, unsigned flags)
 {
-	struct ibc_mem_call c = {.event = IBC_MEM_PROCESS_MADVISE, .raw = raw, .u.process_madvise = {pidfd, iov, n, advice, flags}};
+	struct ibc_mem_call c = {.event = IBC_MEM_PROCESS_MADVISE, .raw = raw,
+		.u.process_madvise = {pidfd, iov, n, advice, flags}};
 
 	return run(&c);
 }
@@ -282,11 +285,14 @@ WAY_IN(int, shmdt, (const void *addr), addr);
 WAY_IN(int, brk, (void *addr), addr);
 WAY_IN(void *, sbrk, (intptr_t by), by);
 WAY_IN(int, madvise, (void *addr, size_t len, int advice), addr, len, advice);
-WAY_IN(ssize_t, process_madvise, (int pidfd, const struct iovec *iov, size_t n, int advice, unsigned flags), pidfd, iov, n, advice, flags);
-WAY_IN(int, remap_file_pages, (void *addr, size_t len, int prot, size_t pgoff, int flags), addr, len, prot, pgoff, flags);
+WAY_IN(ssize_t, process_madvise, (int pidfd, const struct iovec *iov, size_t n, int advice, unsigned flags), pidfd,
+	iov, n, advice, flags);
+WAY_IN(int, remap_file_pages, (void *addr, size_t len, int prot, size_t pgoff, int flags), addr, len,
+	prot, pgoff, flags);
 
 /* On 64-bit systems the two are one. */
-IBC_EXPORT void *mmap64(void *addr, size_t len, int prot, int flags, int fd, off64_t off) __attribute__((alias("mmap")));
+IBC_EXPORT void *mmap64(void *addr, size_t len, int prot, int flags, int fd, off64_t off)
+	__attribute__((alias("mmap")));
 
 #define MREMAP(name, raw)                                                          \
 	void *name(void *old, size_t old_len, size_t new_len, int flags, ...)          \

@@ -30,7 +30,7 @@ static void put_number(struct line *l, unsigned long v, unsigned base)
 		put(l, digits[--n]);
 }
 
-/* %s %d %u %lu %x %lx %#lx %p and %%: what the messages of this package use. */
+/* %s %d %u %lu %x %lx %#lx %p and %%, which the messages of this package use. */
 static const char *put_verb(struct line *l, const char *f, va_list *args)
 {
 	int wide = 0;

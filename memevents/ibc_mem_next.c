@@ -46,11 +46,13 @@ static intptr_t kernel(const struct ibc_mem_call *c)
 {
 	switch (c->event) {
 	case IBC_MEM_MMAP:
-		return returned(ibc_sys(SYS_mmap, (long)c->u.mmap.addr, (long)c->u.mmap.len, c->u.mmap.prot, c->u.mmap.flags, c->u.mmap.fd, c->u.mmap.off));
+		return returned(ibc_sys(SYS_mmap, (long)c->u.mmap.addr, (long)c->u.mmap.len, c->u.mmap.prot, c->u.mmap.flags,
+			c->u.mmap.fd, c->u.mmap.off));
 	case IBC_MEM_MUNMAP:
 		return returned(ibc_sys(SYS_munmap, (long)c->u.munmap.addr, (long)c->u.munmap.len, 0, 0, 0, 0));
 	case IBC_MEM_MREMAP:
-		return returned(ibc_sys(SYS_mremap, (long)c->u.mremap.old, (long)c->u.mremap.old_len, (long)c->u.mremap.new_len, c->u.mremap.flags, (long)c->u.mremap.to, 0));
+		return returned(ibc_sys(SYS_mremap, (long)c->u.mremap.old, (long)c->u.mremap.old_len, (long)c->u.mremap.new_len,
+			c->u.mremap.flags, (long)c->u.mremap.to, 0));
 	case IBC_MEM_SHMAT:
 		return returned(ibc_sys(SYS_shmat, c->u.shmat.id, (long)c->u.shmat.addr, c->u.shmat.flags, 0, 0, 0));
 	case IBC_MEM_SHMDT:
@@ -62,9 +64,11 @@ static intptr_t kernel(const struct ibc_mem_call *c)
 	case IBC_MEM_MADVISE:
 		return returned(ibc_sys(SYS_madvise, (long)c->u.madvise.addr, (long)c->u.madvise.len, c->u.madvise.advice, 0, 0, 0));
 	case IBC_MEM_PROCESS_MADVISE:
-		return returned(ibc_sys(SYS_process_madvise, c->u.process_madvise.pidfd, (long)c->u.process_madvise.iov, (long)c->u.process_madvise.n, c->u.process_madvise.advice, (long)c->u.process_madvise.flags, 0));
+		return returned(ibc_sys(SYS_process_madvise, c->u.process_madvise.pidfd, (long)c->u.process_madvise.iov,
+			(long)c->u.process_madvise.n, c->u.process_madvise.advice, (long)c->u.process_madvise.flags, 0));
 	case IBC_MEM_REMAP_FILE_PAGES:
-		return returned(ibc_sys(SYS_remap_file_pages, (long)c->u.remap.addr, (long)c->u.remap.len, c->u.remap.prot, (long)c->u.remap.pgoff, c->u.remap.flags, 0));
+		return returned(ibc_sys(SYS_remap_file_pages, (long)c->u.remap.addr, (long)c->u.remap.len, c->u.remap.prot,
+			(long)c->u.remap.pgoff, c->u.remap.flags, 0));
 	}
 	return returned(-ENOSYS);
 }
@@ -89,11 +93,13 @@ IBC_HIDDEN intptr_t ibc_mem_call_next(const struct ibc_mem_call *c)
 		return kernel(c);
 	switch (c->event) {
 	case IBC_MEM_MMAP:
-		return (intptr_t)next.mmap(c->u.mmap.addr, c->u.mmap.len, c->u.mmap.prot, c->u.mmap.flags, c->u.mmap.fd, c->u.mmap.off);
+		return (intptr_t)next.mmap(c->u.mmap.addr, c->u.mmap.len, c->u.mmap.prot, c->u.mmap.flags,
+			c->u.mmap.fd, c->u.mmap.off);
 	case IBC_MEM_MUNMAP:
 		return next.munmap(c->u.munmap.addr, c->u.munmap.len);
 	case IBC_MEM_MREMAP:
-		return (intptr_t)next.mremap(c->u.mremap.old, c->u.mremap.old_len, c->u.mremap.new_len, c->u.mremap.flags, c->u.mremap.to);
+		return (intptr_t)next.mremap(c->u.mremap.old, c->u.mremap.old_len, c->u.mremap.new_len,
+			c->u.mremap.flags, c->u.mremap.to);
 	case IBC_MEM_SHMAT:
 		return (intptr_t)next.shmat(c->u.shmat.id, c->u.shmat.addr, c->u.shmat.flags);
 	case IBC_MEM_SHMDT:
@@ -105,7 +111,8 @@ IBC_HIDDEN intptr_t ibc_mem_call_next(const struct ibc_mem_call *c)
 	case IBC_MEM_MADVISE:
 		return next.madvise(c->u.madvise.addr, c->u.madvise.len, c->u.madvise.advice);
 	case IBC_MEM_PROCESS_MADVISE:
-		return next.process_madvise(c->u.process_madvise.pidfd, c->u.process_madvise.iov, c->u.process_madvise.n, c->u.process_madvise.advice, c->u.process_madvise.flags);
+		return next.process_madvise(c->u.process_madvise.pidfd, c->u.process_madvise.iov, c->u.process_madvise.n,
+			c->u.process_madvise.advice, c->u.process_madvise.flags);
 	case IBC_MEM_REMAP_FILE_PAGES:
 		return next.remap(c->u.remap.addr, c->u.remap.len, c->u.remap.prot, c->u.remap.pgoff, c->u.remap.flags);
 	}

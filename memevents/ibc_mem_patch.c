@@ -79,7 +79,8 @@ static int names(const char *list, const char *name)
 __attribute__((constructor(102))) static void patch_libc(void)
 {
 	const char *events = getenv("IBCONDUIT_MEM_EVENTS");
-	int off = events && (!strcasecmp(events, "no") || !strcasecmp(events, "off") || !strcasecmp(events, "false") || !strcmp(events, "0"));
+	int off = events && (!strcasecmp(events, "no") || !strcasecmp(events, "off") || !strcasecmp(events, "false") ||
+		!strcmp(events, "0"));
 
 	const char *monitors = getenv("IBCONDUIT_MEM_MONITORS");
 

@@ -1,4 +1,4 @@
-/* What the objects of the data path share: ibc_mem_hooks.c, ibc_mem_plan.c, ibc_mem_next.c,
+/* Shared by the objects of the data path: ibc_mem_hooks.c, ibc_mem_plan.c, ibc_mem_next.c,
  * ibc_mem_window.c.
  *
  * A hook runs on any thread, in signal handlers, before any constructor, and inside the Go
@@ -32,7 +32,8 @@ struct ibc_mem_plan {
 
 /* ibc_mem_plan.c */
 IBC_HIDDEN void ibc_mem_plan(struct ibc_mem *m, const struct ibc_mem_call *c, struct ibc_mem_plan *p);
-IBC_HIDDEN struct ibc_mem_range ibc_mem_brought(struct ibc_mem *m, const struct ibc_mem_call *c, const struct ibc_mem_plan *p);
+IBC_HIDDEN struct ibc_mem_range ibc_mem_brought(struct ibc_mem *m, const struct ibc_mem_call *c,
+	const struct ibc_mem_plan *p);
 
 /* ibc_mem_next.c */
 IBC_HIDDEN intptr_t ibc_mem_call_next(const struct ibc_mem_call *c);

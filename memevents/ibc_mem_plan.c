@@ -60,7 +60,7 @@ static void take(struct ibc_mem_plan *p, struct ibc_mem_range r)
 }
 
 /* Advice that leaves the contents: madvise(2), and include/uapi/asm-generic/mman-common.h of Linux
- * 6.18. Everything else, also what is invented later, counts as taking the pages away. */
+ * 6.18. All others, also later inventions, count as taking the pages away. */
 static int advice_keeps(int advice)
 {
 	enum { POPULATE_READ = 22, POPULATE_WRITE = 23, COLLAPSE = 25, GUARD_REMOVE = 103 };
@@ -242,7 +242,8 @@ static struct ibc_mem_range mremap_brought(struct ibc_mem *m, const struct ibc_m
 	return rounded(m, (void *)c->result, c->u.mremap.new_len);
 }
 
-IBC_HIDDEN struct ibc_mem_range ibc_mem_brought(struct ibc_mem *m, const struct ibc_mem_call *c, const struct ibc_mem_plan *p)
+IBC_HIDDEN struct ibc_mem_range ibc_mem_brought(struct ibc_mem *m, const struct ibc_mem_call *c,
+	const struct ibc_mem_plan *p)
 {
 	void *at = (void *)c->result;
 

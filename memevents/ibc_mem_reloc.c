@@ -3,7 +3,7 @@
  * of objects that dlopen brings later too, for which dlopen itself is among the names. Also used to
  * look at where the entries point: another library may have changed them.
  *
- * What the libc and the loader call inside uses no entry, and is not seen this way. */
+ * Calls inside the libc and the loader use no entry, and are not seen this way. */
 #include "ibc_mem.h"
 
 #include <dlfcn.h>
@@ -77,7 +77,8 @@ static int read_dynamic(const struct dl_phdr_info *o, struct dynamic *d)
 	return d->strings && d->symbols;
 }
 
-static void walk_table(struct walk *w, const struct dl_phdr_info *o, const struct dynamic *d, const ElfW(Rela) *r, size_t size)
+static void walk_table(struct walk *w, const struct dl_phdr_info *o, const struct dynamic *d,
+	const ElfW(Rela) *r, size_t size)
 {
 	for (size_t i = 0; r && i < size / sizeof *r; i++) {
 		uint64_t type = ELF64_R_TYPE(r[i].r_info);
@@ -163,13 +164,14 @@ static struct ibc_mem_range program;     /* the executable in memory */
 static int inside(const struct dl_phdr_info *o, const void *p)
 {
 	for (int i = 0; i < o->dlpi_phnum; i++)
-		if (o->dlpi_phdr[i].p_type == PT_LOAD && (uintptr_t)p - o->dlpi_addr - o->dlpi_phdr[i].p_vaddr < o->dlpi_phdr[i].p_memsz)
+		if (o->dlpi_phdr[i].p_type == PT_LOAD &&
+			(uintptr_t)p - o->dlpi_addr - o->dlpi_phdr[i].p_vaddr < o->dlpi_phdr[i].p_memsz)
 			return 1;
 	return 0;
 }
 
 /* Where the loader lets an entry lead: to a definition, to the object's own code that resolves it,
- * or to that of the executable (the address of a function that a program without
+ * or to the executable's (the address of a function that a program without
  * position-independent code takes). */
 static int usual(const struct dl_phdr_info *o, int event, const void *p)
 {
@@ -215,14 +217,15 @@ static void patch(struct walk *w, const struct dl_phdr_info *o, const char *name
 static int writable(const struct dl_phdr_info *o, const void *p)
 {
 	for (int i = 0; i < o->dlpi_phnum; i++)
-		if (o->dlpi_phdr[i].p_type == PT_LOAD && (o->dlpi_phdr[i].p_flags & PF_W) && (uintptr_t)p - o->dlpi_addr - o->dlpi_phdr[i].p_vaddr < o->dlpi_phdr[i].p_memsz)
+		if (o->dlpi_phdr[i].p_type == PT_LOAD && (o->dlpi_phdr[i].p_flags & PF_W) &&
+			(uintptr_t)p - o->dlpi_addr - o->dlpi_phdr[i].p_vaddr < o->dlpi_phdr[i].p_memsz)
 			return 1;
 	return 0;
 }
 
 /* Tables of functions begin with the address of a call (SQLite's of system calls do). Such a word
- * is the program's own, and may hold anything by now: it is changed only where it holds what the
- * loader wrote, and never called. */
+ * is the program's own, and may hold anything by now: it is changed only where it holds the address
+ * that the loader wrote, and never called. */
 static void patch_pointer(struct walk *w, const struct dl_phdr_info *o, const char *name, void **slot)
 {
 	int event = event_of(name);
@@ -231,7 +234,8 @@ static void patch_pointer(struct walk *w, const struct dl_phdr_info *o, const ch
 	if (event < 0 || (uintptr_t)slot % sizeof *slot || !writable(o, slot))
 		return;
 	is = __atomic_load_n(slot, __ATOMIC_SEQ_CST);
-	if (is && (is == defined[event][0] || is == defined[event][1] || is == ibc_mem_next[event]) && !set_slot(o, slot, ibc_mem_hook[event]))
+	if (is && (is == defined[event][0] || is == defined[event][1] || is == ibc_mem_next[event]) &&
+		!set_slot(o, slot, ibc_mem_hook[event]))
 		w->n++;
 }
 
@@ -256,7 +260,7 @@ static int exists_in(const char *dirs, const char *file, const char *origin, cha
 	return 0;
 }
 
-/* The loader looks for a bare name in the run path of the object that asks, and now we ask in its
+/* The loader looks for a bare name in the run path of the calling object, and now we call in its
  * place: so its run path is looked at here, in the loader's order (ld.so(8)): RPATH,
  * LD_LIBRARY_PATH, RUNPATH. */
 static int in_run_path(const char *file, void *caller, char *path, size_t cap)
@@ -315,7 +319,8 @@ static void after_dlopen(const char *file)
 	int changed = __atomic_exchange_n(&known_left, w.left, __ATOMIC_SEQ_CST) != w.left;
 
 	if (w.err)
-		ibc_mem_log(m, IBC_MEM_LOG_WARN, "relocations of %s could not be changed: errno %d", file ? file : "the program", w.err);
+		ibc_mem_log(m, IBC_MEM_LOG_WARN, "relocations of %s could not be changed: errno %d",
+			file ? file : "the program", w.err);
 	if (changed)
 		__atomic_store_n(&m->doubt, 1, __ATOMIC_SEQ_CST);
 	if (w.n || changed) {
@@ -368,7 +373,8 @@ static void find_definitions(void)
 		defined[i][0] = defined[i][1] = dlsym(RTLD_NEXT, ibc_mem_name[i]);
 		if (all && dlsym(all, ibc_mem_name[i]))
 			defined[i][1] = dlsym(all, ibc_mem_name[i]);
-		if (defined[i][1] == defined[i][0] || !dladdr(ibc_mem_hook[i], &own) || !dladdr(defined[i][1], &other) || own.dli_fbase == other.dli_fbase)
+		if (defined[i][1] == defined[i][0] || !dladdr(ibc_mem_hook[i], &own) || !dladdr(defined[i][1], &other) ||
+			own.dli_fbase == other.dli_fbase)
 			continue;
 		__atomic_store_n(&ibc_mem_next[i], defined[i][1], __ATOMIC_SEQ_CST);
 	}

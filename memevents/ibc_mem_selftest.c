@@ -122,7 +122,8 @@ static uintptr_t map(struct trial *t) { return map_as(t, t->page, MAP_PRIVATE); 
 
 static void unmap(uintptr_t at, size_t len) { ibc_sys(SYS_munmap, (long)at, (long)len, 0, 0, 0, 0); }
 
-static intptr_t call(struct trial *t, uint32_t event, intptr_t a, intptr_t b, intptr_t c, intptr_t d, intptr_t e, intptr_t f)
+static intptr_t call(struct trial *t, uint32_t event, intptr_t a, intptr_t b, intptr_t c, intptr_t d,
+	intptr_t e, intptr_t f)
 {
 	intptr_t args[6] = {a, b, c, d, e, f};
 
@@ -133,8 +134,8 @@ static intptr_t call(struct trial *t, uint32_t event, intptr_t a, intptr_t b, in
 	return ibc_mem_call(event, t->raw, args, &t->err);
 }
 
-/* Watches a range; -1 if it cannot be. The range is the test's own, so what else changes does not
- * matter; but what was unmapped here before, by the trial before this, may still have to be dealt
+/* Watches a range; -1 if it cannot be. The range is the test's own, so other changes do not
+ * matter; but an unmapping here by the trial before this may still have to be dealt
  * with. */
 static int64_t watch(struct trial *t, uintptr_t at, size_t len)
 {
@@ -190,13 +191,14 @@ static int try_mmap(struct trial *t)
 	if (!p)
 		return 0;
 	slot = watch(t, p, t->page);
-	call(t, IBC_MEM_MMAP, (intptr_t)p, (intptr_t)t->page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	call(t, IBC_MEM_MMAP, (intptr_t)p, (intptr_t)t->page, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 	ok = noticed(t, slot);
 	unmap(p, t->page);
 	return ok;
 }
 
-/* From p to q, over what is there: both must be noticed. */
+/* From p to q, over the mapping there: both must be noticed. */
 static int try_mremap(struct trial *t)
 {
 	uintptr_t p = map(t), q = p ? map(t) : 0;
@@ -210,7 +212,8 @@ static int try_mremap(struct trial *t)
 	}
 	from = watch(t, p, t->page);
 	to = watch(t, q, t->page);
-	call(t, IBC_MEM_MREMAP, (intptr_t)p, (intptr_t)t->page, (intptr_t)t->page, MREMAP_MAYMOVE | MREMAP_FIXED, (intptr_t)q, 0);
+	call(t, IBC_MEM_MREMAP, (intptr_t)p, (intptr_t)t->page, (intptr_t)t->page,
+		MREMAP_MAYMOVE | MREMAP_FIXED, (intptr_t)q, 0);
 	ok = noticed(t, from);
 	ok &= noticed(t, to);
 	unmap(q, t->page);
@@ -234,7 +237,7 @@ static int try_advice(struct trial *t, int advice)
 	return ok;
 }
 
-/* The break is malloc's: it is only asked for, and an impossible one refused. */
+/* The break is malloc's: it is only read, and an impossible one refused. */
 static int try_brk(struct trial *t)
 {
 	call(t, IBC_MEM_SBRK, 0, 0, 0, 0, 0, 0);

@@ -1,5 +1,5 @@
 /* Other code in the process: the next definition of each call, and another copy of this code in the
- * process. Runs as a constructor, once more when Go first asks; hooks that run earlier go straight
+ * process. Runs as a constructor, once more when Go first calls; hooks that run earlier go straight
  * to the kernel. */
 #include "ibc_mem.h"
 

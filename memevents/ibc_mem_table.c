@@ -14,7 +14,8 @@
 /* Part of the table, so that two images that share it share the lock. */
 static void lock(struct ibc_mem *m) { pthread_mutex_lock((pthread_mutex_t *)m->lock); }
 static void unlock(struct ibc_mem *m) { pthread_mutex_unlock((pthread_mutex_t *)m->lock); }
-_Static_assert(sizeof(pthread_mutex_t) <= sizeof ((struct ibc_mem *)0)->lock, "room for the lock; zero is its initial state");
+_Static_assert(sizeof(pthread_mutex_t) <= sizeof ((struct ibc_mem *)0)->lock,
+	"room for the lock; zero is its initial state");
 
 /* ---- watchers ---- */
 
@@ -54,7 +55,7 @@ IBC_HIDDEN int ibc_mem_watcher_close(struct ibc_mem *m, uint32_t watcher)
 
 /* ---- the grid ---- */
 
-/* The lowest level whose cells are at least as large as the range: it then touches one or two of
+/* The lowest level with cells at least as large as the range: it then touches one or two of
  * them. */
 static uint32_t level_of(uint64_t bytes)
 {
@@ -136,8 +137,8 @@ static uint64_t now_ns(void)
 }
 
 /* Is any part of the range changing right now, as far as is known? A gate that is odd means that
- * somewhere something is, and not that an entry could be missed: what the reader is about to deal
- * with it announces (linger) before it looks for entries. */
+ * somewhere something is, and not that an entry could be missed: the reader announces (linger) the
+ * change that it is about to deal with before it looks for entries. */
 IBC_HIDDEN int ibc_mem_changing(struct ibc_mem *m, uint64_t lo, uint64_t hi, int look)
 {
 	if (look == IBC_MEM_LOOK_NOT)
@@ -165,7 +166,7 @@ IBC_HIDDEN int ibc_mem_changing(struct ibc_mem *m, uint64_t lo, uint64_t hi, int
 	return 0;
 }
 
-/* ---- what the kernel need not report any more ---- */
+/* ---- ranges that the kernel need not report any more ---- */
 
 static int reported_by_kernel(const struct ibc_mem_entry *e, uint64_t lo, uint64_t hi)
 {
@@ -202,7 +203,7 @@ static struct ibc_mem_entry *find_reported(struct ibc_mem *m, uint64_t lo, uint6
 
 /* Each stretch that the kernel reports is a mapping of its own, of which a process may have 65530
  * (vm.max_map_count): so it reports no more than what entries need. Under the lock, or the kernel
- * could be asked to stop after the next claimer asked it to begin. A range between very many others
+ * could get the request to stop after the next claimer's to begin. A range between very many others
  * is left as it is. */
 static void unwatch(struct ibc_mem *m, uint64_t lo, uint64_t hi, int *budget)
 {
@@ -250,7 +251,8 @@ static int still_pending(const struct ibc_mem_entry *e) { return (load(e->state)
 
 /* Publishes a PENDING entry, and then looks whether the range is changing: if so there is no
  * entry. */
-IBC_HIDDEN int ibc_mem_claim(struct ibc_mem *m, uint32_t watcher, uint64_t lo, uint64_t hi, uint32_t tag, int uffd, int look, uint32_t *slot)
+IBC_HIDDEN int ibc_mem_claim(struct ibc_mem *m, uint32_t watcher, uint64_t lo, uint64_t hi, uint32_t tag, int uffd,
+	int look, uint32_t *slot)
 {
 	struct ibc_mem_entry *e;
 
@@ -337,7 +339,7 @@ static const char *verify_dead(struct ibc_mem *m, const struct ibc_mem_watcher *
 	return NULL;
 }
 
-/* What is wrong with the table, or NULL. Holds at any time that no hook is running. */
+/* The fault of the table, or NULL. Holds at any time that no hook is running. */
 IBC_HIDDEN const char *ibc_mem_verify(struct ibc_mem *m)
 {
 	const char *bad = NULL;

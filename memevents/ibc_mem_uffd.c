@@ -35,7 +35,7 @@
 #define add(p, v) __atomic_add_fetch(&(p), (v), __ATOMIC_SEQ_CST)
 #define cas(p, old, new) __atomic_compare_exchange_n(&(p), (old), (new), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 
-/* What the kernel has left to do takes microseconds; this allows for a thread that is not run */
+/* The kernel's remaining work takes microseconds; this allows for a thread that is not run */
 #define LINGER_NS 1000000000u
 
 /* At each wake poll takes the file that has the number then (fs/select.c, do_poll): one that the
@@ -157,7 +157,8 @@ static void lost(struct ibc_mem *m, int fd)
 	ibc_mem_signal(m);
 	/* The reader does not wait, for a full pipe neither */
 	if (poll(&err, 1, 0) == 1 && (err.revents & POLLOUT))
-		ibc_mem_log(m, IBC_MEM_LOG_ERROR, "the program has closed the descriptor of userfaultfd: nothing is cached any more that needs it");
+		ibc_mem_log(m, IBC_MEM_LOG_ERROR,
+			"the program has closed the descriptor of userfaultfd: nothing is cached any more that needs it");
 }
 
 static void *reader(void *arg)
@@ -211,7 +212,7 @@ static void *keeper(void *arg)
 
 /* ---- starting ---- */
 
-/* The system call asks for CAP_SYS_PTRACE (or vm.unprivileged_userfaultfd), the device for its own
+/* The system call needs CAP_SYS_PTRACE (or vm.unprivileged_userfaultfd), the device for its own
  * permissions, and the restricted mode for nothing: faults of the kernel, which it leaves out, do
  * not occur. */
 static int open_uffd(void)
@@ -262,7 +263,8 @@ IBC_HIDDEN int ibc_mem_uffd_start(struct ibc_mem *m, const char **step)
 	struct stat s;
 	struct uffdio_api api = {
 		.api = UFFD_API,
-		.features = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_PAGEFAULT_FLAG_WP,
+		.features = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_REMAP |
+			UFFD_FEATURE_PAGEFAULT_FLAG_WP,
 	};
 	int fd, err;
 
@@ -328,7 +330,7 @@ IBC_HIDDEN int ibc_mem_uffd_watch(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 }
 
 /* The kernel need not report the range any more. Where the memory has become another userfaultfd's
- * meanwhile, older kernels would end that one's watch: so it is asked for anew first, which fails
+ * meanwhile, older kernels would end that one's watch: so it is watched anew first, which fails
  * there. */
 IBC_HIDDEN void ibc_mem_uffd_unwatch(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 {
@@ -338,7 +340,7 @@ IBC_HIDDEN void ibc_mem_uffd_unwatch(struct ibc_mem *m, uint64_t lo, uint64_t hi
 		ioctl(load(m->uffd) - 1, UFFDIO_UNREGISTER, &r);
 }
 
-/* Until what was read before this call is dealt with; bounded. */
+/* Until changes read before this call are dealt with; bounded. */
 IBC_HIDDEN void ibc_mem_gate_wait(struct ibc_mem *m)
 {
 	struct timespec t = {0, 1000000};

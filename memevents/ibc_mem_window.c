@@ -21,7 +21,7 @@ IBC_HIDDEN uint32_t ibc_mem_window_open(struct ibc_mem *m, uint64_t lo, uint64_t
 
 		if (load(w->lo) || !cas(w->lo, &none, 1))
 			continue;
-		/* Read only after lo, whose store orders it */
+		/* Read only after lo, the store of which orders it */
 		__atomic_store_n(&w->hi, hi, __ATOMIC_RELAXED);
 		if (lo > 1) /* 1 stays "everything" */
 			store(w->lo, lo);
@@ -84,7 +84,8 @@ static void expire(struct ibc_mem *m, struct ibc_mem_entry *e, uint64_t lo, uint
 
 IBC_HIDDEN uint32_t ibc_mem_hash(uint32_t level, uint64_t cell)
 {
-	return (uint32_t)(((cell + 1) * 0x9E3779B97F4A7C15u ^ (uint64_t)(level + 1) * 0xC2B2AE3D27D4EB4Fu) >> (64 - IBC_MEM_HEADS_LOG2));
+	return (uint32_t)(((cell + 1) * 0x9E3779B97F4A7C15u ^
+		(uint64_t)(level + 1) * 0xC2B2AE3D27D4EB4Fu) >> (64 - IBC_MEM_HEADS_LOG2));
 }
 
 static void expire_all(struct ibc_mem *m, uint64_t lo, uint64_t hi)
@@ -114,7 +115,7 @@ static int expire_level(struct ibc_mem *m, uint32_t level, uint64_t lo, uint64_t
 	return 1;
 }
 
-/* An entry of size s stands in the one or two cells it touches of the level whose cells are at
+/* An entry of size s stands in the one or two cells it touches of the level with cells of at
  * least s, so a range meets it in a few lists however many entries there are elsewhere. A list that
  * changed under the walk may have led astray: then every slot is looked at, which needs no list. */
 IBC_HIDDEN void ibc_mem_invalidate(struct ibc_mem *m, uint64_t lo, uint64_t hi)

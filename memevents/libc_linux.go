@@ -19,11 +19,12 @@ import (
 	"unsafe"
 )
 
-// Map maps n bytes of private memory, rounded up to pages, as C code would. Package syscall asks
+// Map maps n bytes of private memory, rounded up to pages, as C code would. Package syscall calls
 // the kernel itself, which hooks do not see; memory of Map that goes through Unmap may be cached as
 // regcache.Mapped also where there is no userfaultfd.
 func Map(n uintptr) (unsafe.Pointer, error) {
-	p, errno := hookCall(C.IBC_MEM_MMAP, [6]C.intptr_t{0, C.intptr_t(n), C.PROT_READ | C.PROT_WRITE, C.MAP_PRIVATE | C.MAP_ANONYMOUS, -1})
+	p, errno := hookCall(C.IBC_MEM_MMAP,
+		[6]C.intptr_t{0, C.intptr_t(n), C.PROT_READ | C.PROT_WRITE, C.MAP_PRIVATE | C.MAP_ANONYMOUS, -1})
 	if errno != 0 {
 		return nil, &Error{Op: "mmap", Errno: errno, Detail: fmt.Sprintf("%d bytes", n)}
 	}

@@ -35,7 +35,7 @@ func (s *monitorSet) hooks(c Class) string {
 	return s.symbols.Name
 }
 
-// startMonitors switches on what the configuration asks for and the system allows. Once on they
+// startMonitors switches on the configured monitors that the system allows. Once on they
 // stay on.
 func startMonitors() {
 	m := table()

@@ -216,7 +216,7 @@ func race(w *Watcher, base uintptr, d time.Duration) (hits int64, err error) {
 	threads(2, func(r *raced, round int) error { return r.replace(round%2 == 0) })
 	time.Sleep(d)
 	// A busy machine takes longer
-	for end := time.Now().Add(patience); count.Load() == 0 && failed.Load() == nil && time.Now().Before(end); {
+	for end := time.Now().Add(testTimeout); count.Load() == 0 && failed.Load() == nil && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	close(stop)

@@ -103,7 +103,7 @@ var _ = helper("spoil", func(t testing.TB, args []string) error {
 		fmt.Println(word, c.Class, c.Why)
 	}
 	claim("after")
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	if reported := other.Wait(ctx); !held.Acquire() && reported == nil && len(other.Drain(nil)) == 1 {
 		fmt.Println("another caller's entry: stale, drained, woken")

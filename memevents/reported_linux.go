@@ -24,7 +24,7 @@ func Late() Classes { return Classes(tested.late.Load()) }
 // are any, before it looks at the request (fs/userfaultfd.c, mmap_changing). The request is one
 // that it refuses with EFAULT otherwise: EINVAL is what other files say to requests that they do
 // not know (drivers/char/random.c), should one have come in the descriptor's place. It costs a
-// system call, which never waits. False also where nothing can be asked.
+// system call, which never waits. False also where there is no kernel to query.
 func (w *Watcher) Reported() bool { return w.ask() == syscall.EFAULT }
 
 func (w *Watcher) ask() syscall.Errno {
@@ -34,7 +34,7 @@ func (w *Watcher) ask() syscall.Errno {
 }
 
 // WaitReported waits until Reported, for about as long as a registration takes; where others
-// compute, for one turn of theirs. False: not yet, or there is no kernel to ask.
+// compute, for one turn of theirs. False: not yet, or there is no kernel to query.
 func (w *Watcher) WaitReported() bool {
 	for end := time.Now().Add(100 * time.Microsecond); ; runtime.Gosched() {
 		over := time.Now().After(end) // seen before it asks: a turn may be longer than that

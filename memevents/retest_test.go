@@ -42,7 +42,7 @@ func TestRetestAmidDiscardsLosesNothing_15(t *testing.T) {
 		defer memtest.Call(memtest.Munmap, page(p, i), pageSize)
 	}
 	gone := 0
-	for deadline := time.Now().Add(patience); gone < len(refs) && time.Now().Before(deadline); runtime.Gosched() {
+	for deadline := time.Now().Add(testTimeout); gone < len(refs) && time.Now().Before(deadline); runtime.Gosched() {
 		gone += sweep(t, w)
 	}
 	if gone != len(refs) {

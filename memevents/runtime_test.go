@@ -59,7 +59,7 @@ var _ = helper("scavenge", func(t testing.TB, args []string) error {
 	end := time.Now().Add(3 * time.Second)
 	goesOn := func() bool { // a busy machine takes longer until the scavenger has done something
 		nothing := need == CalledFromC || s.gone == 0
-		return s.stale == "" && (time.Now().Before(end) || nothing && time.Now().Before(end.Add(patience)))
+		return s.stale == "" && (time.Now().Before(end) || nothing && time.Now().Before(end.Add(testTimeout)))
 	}
 	for goesOn() {
 		if err := s.round(); errors.Is(err, ErrUnwatched) {
@@ -196,7 +196,7 @@ var _ = helper("collect", func(t testing.TB, args []string) error {
 	_, before := memtest.ReaderEvents()
 	reported, rounds := uint64(0), 0
 	end := time.Now().Add(duration)
-	for ; time.Now().Before(end) || reported == 0 && time.Now().Before(end.Add(patience)); rounds++ {
+	for ; time.Now().Before(end) || reported == 0 && time.Now().Before(end.Add(testTimeout)); rounds++ {
 		heap := make([]byte, 4<<20)
 		heap[0], heap[len(heap)-1] = 1, 1
 		if r, err := w.ClaimLive(sliceRange(heap)); err == nil {

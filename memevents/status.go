@@ -20,7 +20,7 @@ type Coverage struct {
 	Why     string // why none does; empty otherwise
 }
 
-// Report is what the self-test found.
+// Report is the result of the self-test.
 type Report struct {
 	Monitors []Monitor
 	Classes  []Coverage // one for each Class, in their order

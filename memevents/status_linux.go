@@ -13,14 +13,14 @@ import (
 	"unsafe"
 )
 
-// tested is what the last self-test found. Claim and Late read the sets on every call.
+// tested is the result of the last self-test. Claim and Late read the sets on every call.
 var tested struct {
 	mu                          sync.Mutex
 	report                      *Report
 	everywhere, somewhere, late atomic.Uint32
 }
 
-// Status returns what the self-test found at the first call, or at the last Retest.
+// Status returns the self-test's result at the first call, or at the last Retest.
 func Status() Report {
 	tested.mu.Lock()
 	defer tested.mu.Unlock()
@@ -31,10 +31,10 @@ func Status() Report {
 	return *tested.report
 }
 
-// Retest tests again. Other code may have overwritten the hooks since; what is no longer seen is no
-// longer covered, and Claim refuses accordingly from then on. Where something was lost, every entry
-// of the process becomes stale: changes may have passed it by already, and its owners are to
-// register anew for what is left.
+// Retest tests again. Other code may have overwritten the hooks since; changes no longer seen are
+// no longer covered, and Claim refuses accordingly from then on. Where something was lost, every
+// entry of the process becomes stale: changes may have passed it by already, and its owners are to
+// register anew for the rest.
 func Retest() Report {
 	Status()
 	tested.mu.Lock()
@@ -144,7 +144,7 @@ func runTrials(m *C.struct_ibc_mem) (f findings) {
 }
 
 // tryHooks makes the call through the symbol, and through each relocation of it in this process,
-// which other code may have changed. It returns what was not noticed.
+// which other code may have changed. It returns the unnoticed call.
 func tryHooks(m *C.struct_ibc_mem, what uint32, event int) (missed string) {
 	if ok, err := try(m, trial{what: what, own: monitors.reloc.Active && !inLibc(what)}); !ok && err != 0 {
 		return fmt.Sprintf("the test's call failed: %v", err)
@@ -164,7 +164,7 @@ func tryHooks(m *C.struct_ibc_mem, what uint32, event int) (missed string) {
 	return ""
 }
 
-// inLibc selects the trials that call what is inside the libc.
+// inLibc selects the trials that call functions inside the libc.
 func inLibc(what uint32) bool { return what == C.IBC_MEM_TRY_FREE || what == C.IBC_MEM_TRY_LIBC_BRK }
 
 // trial is one call that should be noticed.

@@ -122,7 +122,7 @@ func inside(w *Watcher, name string, mark uintptr) (string, error) {
 		return "missed", nil
 	}
 	// The reader counts what it has read before it reports
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testTimeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if s := ReadStats(); len(w.Drain(nil)) > 0 {
 			return fmt.Sprintf("noticed, hooks saw %d, userfaultfd %d", s.Unmaps-hooks, ReadStats().KernelEvents-kernel), nil
 		}

@@ -12,7 +12,8 @@ import (
 // Slots is how many ranges can be watched at once.
 const Slots = 0
 
-const notBuilt = "not built: memory events need cgo on linux/amd64 or linux/arm64, this is " + runtime.GOOS + "/" + runtime.GOARCH + " or has CGO_ENABLED=0"
+const notBuilt = "not built: memory events need cgo on linux/amd64 or linux/arm64, this is " + runtime.GOOS + "/" +
+	runtime.GOARCH + " or has CGO_ENABLED=0"
 
 // Watcher owns entries of the table. In this build there are none: every Claim is refused.
 type Watcher struct{}
@@ -39,10 +40,10 @@ func (w *Watcher) Publish(Ref) bool { return false }
 // Late is nothing: there is no monitor.
 func Late() Classes { return 0 }
 
-// Reported has no kernel to ask.
+// Reported has no kernel to query.
 func (w *Watcher) Reported() bool { return false }
 
-// WaitReported has no kernel to ask.
+// WaitReported has no kernel to query.
 func (w *Watcher) WaitReported() bool { return false }
 
 // Settle has nothing to wait for.

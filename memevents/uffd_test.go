@@ -42,7 +42,7 @@ func needUffd(t testing.TB) {
 // drained waits until the reader has dealt with an entry that is gone, and retires it.
 func drained(t *testing.T, w *Watcher, r Ref) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
 		for _, dead := range w.Drain(nil) {
 			w.Retire(dead)
 			if dead == r {

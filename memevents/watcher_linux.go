@@ -36,7 +36,8 @@ func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
 	Status()
 	id := C.ibc_mem_watcher_open(m, C.uint64_t(cfg.deadLimit()))
 	if id < 0 {
-		return nil, &Error{Op: "new watcher", Err: ErrBusy, Detail: fmt.Sprintf("all %d watchers are in use", C.IBC_MEM_WATCHERS), Remedy: "close one"}
+		return nil, &Error{Op: "new watcher", Err: ErrBusy,
+			Detail: fmt.Sprintf("all %d watchers are in use", C.IBC_MEM_WATCHERS), Remedy: "close one"}
 	}
 	w := &Watcher{m: m, id: C.uint32_t(id)}
 	var err error
@@ -100,16 +101,17 @@ func (w *Watcher) Close() error {
 	}
 	if busy := C.ibc_mem_watcher_close(w.m, w.id); busy != 0 {
 		w.closed.Store(false)
-		return &Error{Op: "close watcher", Err: ErrBusy, Detail: fmt.Sprintf("%d ranges are still claimed", busy), Remedy: "retire them first"}
+		return &Error{Op: "close watcher", Err: ErrBusy, Detail: fmt.Sprintf("%d ranges are still claimed", busy),
+			Remedy: "retire them first"}
 	}
 	return w.wakeup.Close()
 }
 
 // Claim announces that the pages of [lo, hi), all of them mapped, are about to be registered, and
-// returns the entry that will say whether they are still the same. need is what the caller cannot
-// rule out for this memory. The tag is the caller's own. On success the caller registers, then
-// calls Publish, or Retire if registering failed. On any error it registers for this operation
-// only, or not at all.
+// returns the entry that will say whether they are still the same. need has the classes that the
+// caller cannot rule out for this memory. The tag is the caller's own. On success the caller
+// registers, then calls Publish, or Retire if registering failed. On any error it registers for
+// this operation only, or not at all.
 func (w *Watcher) Claim(lo, hi uintptr, tag uint32, need Classes) (Ref, error) {
 	return w.claim(lo, hi, tag, need, C.IBC_MEM_LOOK_ALL)
 }
@@ -117,7 +119,7 @@ func (w *Watcher) Claim(lo, hi uintptr, tag uint32, need Classes) (Ref, error) {
 // ClaimLive is Claim for a range of which every page is in use by the caller until Publish: live
 // objects, allocated blocks, maps that no other thread of the program discards meanwhile. It is not
 // for a range that was widened over pages of which the caller knows nothing, such as those between
-// two registrations. In return it is not refused because of the discards whose end is not reported;
+// two registrations. In return it is not refused because of discards without a reported end;
 // the package documentation says why it is safe.
 func (w *Watcher) ClaimLive(lo, hi uintptr, tag uint32, need Classes) (Ref, error) {
 	return w.claim(lo, hi, tag, need, C.IBC_MEM_LOOK_CALLS)
@@ -143,7 +145,8 @@ func (w *Watcher) claim(lo, hi uintptr, tag uint32, need Classes, look C.int) (R
 	uffd := cbool(need&^everywhere != 0)
 	switch C.ibc_mem_claim(w.m, w.id, C.uint64_t(from), C.uint64_t(to), C.uint32_t(tag), uffd, look, &slot) {
 	case C.IBC_MEM_UNWATCHED:
-		return Ref{}, &Error{Op: "claim", Err: ErrUnwatched, Detail: fmt.Sprintf("userfaultfd does not take [%#x,%#x)", from, to)}
+		return Ref{}, &Error{Op: "claim", Err: ErrUnwatched,
+			Detail: fmt.Sprintf("userfaultfd does not take [%#x,%#x)", from, to)}
 	case C.IBC_MEM_FULL:
 		return Ref{}, &Error{Op: "claim", Err: ErrFull, Detail: fmt.Sprintf("%d ranges", Slots), Remedy: "evict an idle one"}
 	case C.IBC_MEM_CHANGING:
@@ -155,7 +158,7 @@ func (w *Watcher) claim(lo, hi uintptr, tag uint32, need Classes, look C.int) (R
 		C.ibc_mem_retire(w.m, slot)
 		return Ref{}, errChanging
 	}
-	// A Retest that loses a class invalidates what is claimed, after it said so here.
+	// A Retest that loses a class invalidates claimed ranges, after it said so here.
 	if e, s := covered(); need&(everywhere&^e|somewhere&^s) != 0 {
 		C.ibc_mem_retire(w.m, slot)
 		return Ref{}, errUnseen(need & (everywhere&^e | somewhere&^s))
@@ -226,7 +229,7 @@ func (w *Watcher) Retire(r Ref) {
 }
 
 // Drain appends to dst the entries that were invalidated since the last call, each once. They are
-// then the caller's: it deregisters and Retires each as soon as its Refs is 0. It asks C only if
+// then the caller's: it deregisters and Retires each as soon as its Refs is 0. It calls C only if
 // there are any.
 func (w *Watcher) Drain(dst []Ref) []Ref {
 	var slots [64]C.uint32_t

@@ -22,7 +22,7 @@ type announcement struct {
 // files matches the announcements of a directory.
 const files = "ibconduit-*.json"
 
-// announce writes the file, and removes those of ranks that have ended without doing so, which
+// announce writes the file, and removes the files of ranks that have ended without doing so, which
 // would be targets that do not answer.
 func announce(dir string, addr *net.TCPAddr) (*announcement, error) {
 	host, err := os.Hostname()
@@ -33,7 +33,8 @@ func announce(dir string, addr *net.TCPAddr) (*announcement, error) {
 	if addr.IP.IsUnspecified() {
 		target = net.JoinHostPort(host, strconv.Itoa(addr.Port))
 	}
-	text, err := json.Marshal([]any{map[string]any{"targets": []string{target}, "labels": map[string]string{"host": host}}})
+	text, err := json.Marshal([]any{map[string]any{"targets": []string{target},
+		"labels": map[string]string{"host": host}}})
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
@@ -56,7 +57,7 @@ func announce(dir string, addr *net.TCPAddr) (*announcement, error) {
 	return &announcement{name, f}, nil
 }
 
-// removeDead removes what nobody holds.
+// removeDead removes files that no process holds.
 func removeDead(dir string) {
 	names, _ := filepath.Glob(filepath.Join(dir, files))
 	for _, name := range names {

@@ -7,7 +7,7 @@ import (
 
 const libraryPath = "github.com/ibconduit/conduit"
 
-// build says what the program was built from: the library's version, the program's commit.
+// build names the sources of the program: the library's version, the program's commit.
 var build = sync.OnceValue(func() Figure {
 	version, revision, compiler := "unknown", "unknown", "unknown"
 	if info, ok := debug.ReadBuildInfo(); ok {

@@ -57,7 +57,8 @@ func (c *Collector) Add(job *conduit.Job, s Source) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("metrics: job %s rank %d is not in this Collector: give it to NewCollector first", job.ID(), job.Rank())
+	return fmt.Errorf("metrics: job %s rank %d is not in this Collector: give it to NewCollector first",
+		job.ID(), job.Rank())
 }
 
 // Describe sends the descriptions of all metrics that there are now.

@@ -1,7 +1,7 @@
 // Package metrics shows a job to Prometheus.
 //
 // A job counts always, in plain words that its data path increments. This
-// package reads them when somebody scrapes, and at no other time: a program that
+// package reads them at a scrape, and at no other time: a program that
 // is not scraped pays nothing for it.
 //
 //	s, err := metrics.ServeEnv(job)            // as IBCONDUIT_METRICS says, or not at all
@@ -19,15 +19,15 @@
 // # Messages
 //
 // ibconduit_message_... count the active messages of a job that has handlers, summed over its
-// message lanes; ibconduit_message_port_... what the network did for them. Of the identities that
+// message lanes; ibconduit_message_port_... the network's work for them. Of the identities that
 // am.Stats.Check holds: calls sent = calls ended + calls in flight; message_port_rnr_total is 0.
 // ibconduit_library_message_... are the same for messages of the library's own parts, in a job
-// whose parts have some.
+// with such parts.
 //
 // # Shared heaps
 //
-// ibconduit_heap_... are those of a job with Config.HeapSize. What is of the global heap, and of
-// the boundary between the heaps, rank 0 knows: the other ranks have no such series.
+// ibconduit_heap_... are the heaps of a job with Config.HeapSize. The figures of the global heap,
+// and of the boundary between the heaps, rank 0 knows: the other ranks have no such series.
 //
 // # Ports
 //

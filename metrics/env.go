@@ -35,17 +35,17 @@ type Server struct {
 	closeErr error
 }
 
-// ServeEnv serves metrics as the environment says, until Close: by default those of the job, else
-// those of cs, of which one may be the job's Collector.
+// ServeEnv serves metrics as the environment says, until Close: by default the job's, else
+// the metrics of cs, of which one may be the job's Collector.
 //
-// IBCONDUIT_METRICS is a port, to which the rank's place among those of its host is added, so that
+// IBCONDUIT_METRICS is a port, to which the rank's place on its host is added, so that
 // each rank has its own; or host:port, without which it is a loopback address that other hosts do
 // not reach. With port 0 each rank has any that is free. Without the variable nothing is served,
 // and the Server is nil.
 //
 // With IBCONDUIT_METRICS_DIR the address is written to a file of that directory as Prometheus finds
-// targets by (file_sd_configs), and a rank whose port is taken takes another one. Close removes it;
-// that of a rank that was killed the next rank that begins.
+// targets by (file_sd_configs), and a rank takes another port if its own is taken. Close removes
+// it; the next rank that begins removes a killed rank's.
 //
 // With IBCONDUIT_METRICS_PPROF=1, on loopback only, /debug/pprof/ has the profiles of package
 // runtime/pprof beside /metrics, and profile, of the processor.
@@ -72,7 +72,9 @@ func serveEnv(getenv func(string) string, job *conduit.Job, cs []prometheus.Coll
 	}
 	h, err := Handler(cs...)
 	if profiles == "1" && !s.addr.IP.IsLoopback() {
-		err = errors.Join(err, fmt.Errorf("metrics: %s=1, and %s=%s is no loopback address: who reads profiles reads what a program holds, and slows it down", pprofVar, addrVar, at))
+		err = errors.Join(err,
+			fmt.Errorf("metrics: %s=1, and %s=%s is no loopback address: "+
+				"who reads profiles reads what a program holds, and slows it down", pprofVar, addrVar, at))
 	}
 	if dir := getenv(dirVar); dir != "" && err == nil {
 		s.file, err = announce(dir, s.addr)
@@ -108,7 +110,8 @@ func listenEnv(at string, localRank int, orAny bool) (net.Listener, error) {
 	}
 	if n > 0 {
 		if n += max(localRank, 0); n > 65535 {
-			return nil, fmt.Errorf("metrics: %s=%s: rank %d of this host would have port %d: begin lower", addrVar, at, localRank, n)
+			return nil, fmt.Errorf("metrics: %s=%s: rank %d of this host would have port %d: begin lower",
+				addrVar, at, localRank, n)
 		}
 	}
 	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(n)))
@@ -116,7 +119,8 @@ func listenEnv(at string, localRank int, orAny bool) (net.Listener, error) {
 		l, err = net.Listen("tcp", net.JoinHostPort(host, "0"))
 	}
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("metrics: %s=%s: %w; port 0, or %s, has each rank take one that is free", addrVar, at, err, dirVar)
+		return nil, fmt.Errorf("metrics: %s=%s: %w; port 0, or %s, has each rank take one that is free",
+			addrVar, at, err, dirVar)
 	} else if err != nil {
 		return nil, fmt.Errorf("metrics: %s=%s: %w", addrVar, at, err)
 	}

@@ -16,7 +16,8 @@ func heaps(s conduit.HeapStats, rank int, add func(Figure)) {
 	gauge("heap_local_largest_free_bytes", "The largest block that it has without growing.", s.Local.LargestFree)
 	gauge("heap_local_limit_bytes", "To which length it may grow without a message.", s.Limit)
 	gauge("heap_local_blocks", "Blocks of this rank's local heap that are in use.", s.Local.Blocks)
-	gauge("heap_meta_bytes", "Memory for the bookkeeping of the local heap and, at rank 0, of the global heap.", s.Local.Meta+s.Global.Meta)
+	gauge("heap_meta_bytes", "Memory for the bookkeeping of the local heap and, at rank 0, of the global heap.",
+		s.Local.Meta+s.Global.Meta)
 	count("heap_allocs_total", "Blocks that this rank took of its local heap.", s.Allocs)
 	count("heap_frees_total", "Blocks that this rank freed, wherever they are.", s.Frees)
 	count("heap_global_requests_total", "Requests of this rank for memory of the global heap.", s.Globals)
@@ -29,7 +30,8 @@ func heaps(s conduit.HeapStats, rank int, add func(Figure)) {
 	}
 	gauge("heap_global_bytes", "Length of the global heap, at each rank.", s.Global.Len)
 	gauge("heap_global_in_use_bytes", "Of it, in use by blocks, at each rank.", s.Global.InUse)
-	gauge("heap_global_largest_free_bytes", "The largest block that it has without growing, at each rank.", s.Global.LargestFree)
+	gauge("heap_global_largest_free_bytes", "The largest block that it has without growing, at each rank.",
+		s.Global.LargestFree)
 	gauge("heap_global_blocks", "Blocks of the global heap that are in use.", s.Global.Blocks)
 	gauge("heap_reserved_bytes", "What is reserved for local heaps at each rank.", s.Reserved)
 	gauge("heap_reserved_by_rank", "The rank whose local heap needed so much.", uint64(s.ReservedBy))

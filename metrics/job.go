@@ -43,7 +43,7 @@ func (s jobSource) Figures(add func(Figure)) {
 	}
 }
 
-// state is what the job is, and how it fares.
+// state is the job's figures and health.
 func (s jobSource) state(add func(Figure)) {
 	gauge := func(name, help string, v int) {
 		add(Figure{Name: name, Help: help, Kind: Gauge, Value: float64(v)})
@@ -63,7 +63,8 @@ func (s jobSource) state(add func(Figure)) {
 // operations are the counters of one network.
 func operations(network string, c fabric.Counters, add func(Figure)) {
 	count := func(name, help string, v uint64, labels ...string) {
-		add(Figure{Name: name, Help: help, Kind: Counter, Value: float64(v), Labels: append([]string{"network", network}, labels...)})
+		add(Figure{Name: name, Help: help, Kind: Counter, Value: float64(v),
+			Labels: append([]string{"network", network}, labels...)})
 	}
 	const started = "One-sided operations started."
 	count("operations_total", started, c.Puts, "op", "put")
@@ -75,12 +76,15 @@ func operations(network string, c fabric.Counters, add func(Figure)) {
 	count("operations_completed_total", "One-sided operations complete at their target.", c.Completed)
 	count("operation_errors_total", "One-sided operations that failed after they were posted.", c.Errors)
 
-	const path = "Puts and gets by the way of their payload: inline in the work request, bounced through a buffer, direct from or to the segment or mapped memory, or without a copy from or to the program's own memory."
+	const path = "Puts and gets by the way of their payload: inline in the work request, bounced through a buffer, " +
+		"direct from or to the segment or mapped memory, or without a copy from or to the program's own memory."
 	count("transfers_total", path, c.Inline, "path", "inline")
 	count("transfers_total", path, c.Bounced, "path", "bounced")
 	count("transfers_total", path, c.Direct, "path", "direct")
 	count("transfers_total", path, c.ZeroCopy, "path", "zerocopy")
-	count("transfers_unregistered_total", "Puts and gets that were bounced because their memory could not be registered, or not for longer than the operation.", c.Unregistered)
+	count("transfers_unregistered_total",
+		"Puts and gets that were bounced because their memory could not be registered, or not for longer than the operation.",
+		c.Unregistered)
 	count("doorbells_total", "Calls that posted work requests.", c.Doorbells)
 	count("work_requests_total", "Work requests posted, those of split and of flushed operations included.", c.Requests)
 	count("polls_total", "Calls that polled for completions.", c.Polls)

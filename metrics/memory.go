@@ -11,7 +11,8 @@ func memory(s conduit.MemoryStats, l conduit.MemoryLayout, add func(Figure)) {
 		add(Figure{Name: name, Help: help, Kind: Counter, Value: float64(v)})
 	}
 	gauge("memory_limit_bytes", "The budget of transient memory, M_C.", float64(s.Limit))
-	const held = "Bytes of the budget that are held, by what holds them: fetch sets, payloads that were granted memory, payloads that came unasked, Acquire; the reserve's are among them."
+	const held = "Bytes of the budget that are held, by what holds them: fetch sets, payloads that were granted memory, " +
+		"payloads that came unasked, Acquire; the reserve's are among them."
 	gauge("memory_held_bytes", held, float64(s.Leased), "by", "sets")
 	gauge("memory_held_bytes", held, float64(s.Offered), "by", "payloads")
 	gauge("memory_held_bytes", held, float64(s.Unscheduled), "by", "unasked")
@@ -34,5 +35,6 @@ func memory(s conduit.MemoryStats, l conduit.MemoryLayout, add func(Figure)) {
 	count("memory_increases_total", "Times that the limit was raised.", s.Increases)
 	count("memory_decreases_total", "Times that the limit was lowered.", s.Decreases)
 	count("memory_given_back_bytes_total", "Idle memory that was given back to the system.", uint64(s.Given))
-	count("memory_stalls_total", "Times that the watchdog found the first claim waiting for too long; the log names the holders.", s.Stalls)
+	count("memory_stalls_total",
+		"Times that the watchdog found the first claim waiting for too long; the log names the holders.", s.Stalls)
 }

@@ -16,14 +16,16 @@ func newPortSource(ports []conduit.DevicePort) portSource {
 	return portSource{ports: ports, read: readPort}
 }
 
-// ibtaOctets are the counters of the IBTA whose unit is four octets (IBTA 1.4 vol. 1 §16.1.3.5,
+// ibtaOctets are the counters of the IBTA in units of four octets (IBTA 1.4 vol. 1 §16.1.3.5,
 // PortXmitData and PortRcvData). They are shown in bytes, by names of their own.
 var ibtaOctets = map[string]struct{ name, help string }{
 	"port_xmit_data": {"port_transmit_bytes_total", "Bytes that the port sent, headers included, whoever sent them."},
-	"port_rcv_data":  {"port_receive_bytes_total", "Bytes that the port received, headers included, whoever received them."},
+	"port_rcv_data": {"port_receive_bytes_total",
+		"Bytes that the port received, headers included, whoever received them."},
 }
 
-const portHelp = "What happened at the port, by the names that the kernel gives its counters (hw_counters and counters in sysfs), whoever caused it."
+const portHelp = "What happened at the port, by the names that the kernel gives its counters (hw_counters and " +
+	"counters in sysfs), whoever caused it."
 
 func (s portSource) Figures(add func(Figure)) {
 	for _, p := range s.ports {

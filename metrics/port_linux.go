@@ -6,7 +6,7 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// readPort reads a port's counters: those of the driver over netlink (RDMA_NLDEV_CMD_STAT_GET in
+// readPort reads a port's counters: the driver's over netlink (RDMA_NLDEV_CMD_STAT_GET in
 // include/uapi/rdma/rdma_netlink.h), which are fresh at each call, and the IBTA's from sysfs, where
 // also the driver's are on kernels before 5.1, or where netlink is closed to this process.
 func readPort(device string, port int) (map[string]uint64, error) {

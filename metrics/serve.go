@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// A scrape is small. Whoever takes longer than this holds a connection for
+// A scrape is small. A client that takes longer than this holds a connection for
 // nothing, by mistake or on purpose.
 const (
 	headerTimeout = 5 * time.Second
@@ -24,8 +24,8 @@ const (
 	maxScrapes    = 4               // at a time
 )
 
-// Handler answers scrapes with the metrics of the collectors. Those of the Go
-// runtime are not among them unless collectors.NewGoCollector is. A scrape in
+// Handler answers scrapes with the metrics of the collectors. The Go
+// runtime's are not among them unless collectors.NewGoCollector is. A scrape in
 // which one metric cannot be had shows the others.
 func Handler(cs ...prometheus.Collector) (http.Handler, error) {
 	reg := prometheus.NewRegistry()
@@ -42,7 +42,7 @@ func Handler(cs ...prometheus.Collector) (http.Handler, error) {
 
 // Serve answers scrapes of http://addr/metrics until ctx ends, and then
 // returns nil once the scrapes in progress are done. addr is host:port as for
-// net.Listen. Whoever reaches it can read it.
+// net.Listen. All that reach it can read it.
 func Serve(ctx context.Context, addr string, cs ...prometheus.Collector) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {

@@ -24,7 +24,7 @@ type Figure struct {
 	Labels []string
 	Value  float64
 	// Buckets are the upper ends of a Histogram's, in order, each with how much there was up to it;
-	// the last one, whose end is infinite, has all.
+	// the last one, with an infinite end, has all.
 	Buckets []Bucket
 }
 

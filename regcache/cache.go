@@ -77,7 +77,7 @@ func New(cfg Config) (*Cache, error) {
 	return c, nil
 }
 
-// reclaim deregisters what was invalidated when it becomes much, without a call. It does not keep a
+// reclaim deregisters invalidated entries when they become many, without a call. It does not keep a
 // forgotten cache alive.
 func reclaim(ctx context.Context, wc weak.Pointer[Cache], w *memevents.Watcher, done chan struct{}) {
 	defer close(done)
@@ -102,8 +102,8 @@ func (c *holdings) look(r memevents.Report) {
 }
 
 // Retest tests again whether all changes are noticed: another library may have replaced the hooks
-// since. What is no longer watched is no longer cached from then on, and what was cached under it
-// is dropped.
+// since. Memory no longer watched is no longer cached from then on, and entries that relied on it
+// are dropped.
 func (c *Cache) Retest() Status {
 	if c.forked() {
 		return c.Status()
@@ -153,7 +153,8 @@ func (c *Cache) Close() error {
 	c.over = busy == 0
 	c.mu.Unlock()
 	if busy > 0 {
-		return &Error{Op: "close", Err: ErrBusy, Detail: fmt.Sprintf("%d regions were not given to Put", busy), Remedy: "complete their operations first"}
+		return &Error{Op: "close", Err: ErrBusy, Detail: fmt.Sprintf("%d regions were not given to Put", busy),
+			Remedy: "complete their operations first"}
 	}
 	c.stop()
 	<-c.done

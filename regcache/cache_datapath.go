@@ -120,8 +120,8 @@ func (h *hints) learn(lo uintptr, e *entry) {
 }
 
 // mustAsk: some ways in which memory is unmapped only userfaultfd reports, and when the addresses
-// are free already. A caller that has mapped them anew, of whatever origin, asks the kernel first,
-// and then the entry: a reference without is none to what is there now.
+// are free already. A caller that has mapped them anew, of whatever origin, queries the kernel
+// first, and then the entry: a reference without that is none to the memory there now.
 func mustAsk(need memevents.Classes) bool { return need&memevents.Late() != 0 }
 
 // Get returns a registration of n bytes at p that allows at least the given access. Each Region

@@ -53,9 +53,9 @@ func settle(t testing.TB) {
 	arena.mu.Lock()
 	at := arena.at
 	arena.mu.Unlock()
-	for deadline := time.Now().Add(patience); memevents.Changing(at-min(at, 1<<20), at+1<<20); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); memevents.Changing(at-min(at, 1<<20), at+1<<20); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("the address space is still changing after ", patience)
+			t.Fatal("the address space is still changing after ", testTimeout)
 		}
 	}
 }

@@ -17,7 +17,8 @@ const WantEnv = "on or off"
 // ValidEnv reports whether a value of Env means something. Empty is as good as not set.
 func ValidEnv(v string) bool { return v == "" || v == "on" || v == "off" }
 
-// DefaultMaxRegions is half of what the whole process can watch, so that two caches fit.
+// DefaultMaxRegions is half of the regions that the whole process can watch, so that two caches
+// fit.
 const DefaultMaxRegions = 8192
 
 // Config says how a Cache behaves. Only Registrar is required.
@@ -26,9 +27,9 @@ type Config struct {
 	Registrar Registrar
 	// MaxRegions bounds the registrations kept. Default DefaultMaxRegions.
 	MaxRegions int
-	// MaxBytes bounds the memory kept registered, in bytes. Beyond it, what was not used for
+	// MaxBytes bounds the memory kept registered, in bytes. Beyond it, the entry not used for
 	// longest goes (uses between two misses count as one moment); a range that does not fit beside
-	// what is in use is registered for one operation. Default: a quarter of the physical memory, or
+	// entries in use is registered for one operation. Default: a quarter of the physical memory, or
 	// half of RLIMIT_MEMLOCK if that applies and is less.
 	MaxBytes int64
 	// MaxDeadBytes: when more bytes than that were invalidated, they are deregistered in the
@@ -38,7 +39,7 @@ type Config struct {
 	// Origin is what Get assumes. Default Any.
 	Origin Origin
 	// Strict makes Put fail with ErrInvalidated for a range of which pages were taken away since
-	// Get; also for one whose registration is larger and lost pages there, which may have been a
+	// Get; also for one in a larger registration that lost pageselsewhere, which may have been a
 	// neighbour's. Ranges that are registered for one operation, and those that Retest drops, are
 	// not watched, so of them nothing is said.
 	Strict bool

@@ -23,7 +23,7 @@
 // counts it in either case; both mean all that the keys cover.
 //
 // The keys cover at least the range, and may cover more: whole pages, and the overlapping ranges
-// that this cache was asked for, with the access of all of them together, for such ranges are
+// that this cache was called with, with the access of all of them together, for such ranges are
 // merged. A caller that must not show a neighbour to the peer uses a cache of its own, or a Pool. A
 // registration for one operation is exact.
 //
@@ -33,36 +33,36 @@
 // assumes Config.Origin, by default Any: memory of unknown origin. GetFrom is for callers that know
 // the origin.
 //
-// Memory of the Go heap is cached when userfaultfd reports what the runtime discards. Without it,
+// Memory of the Go heap is cached when userfaultfd reports the runtime's discards. Without it,
 // the cache keeps the object alive as long as it keeps the MR (Origin GoHeap), or registers per
-// operation (Any). Goroutine stacks never get here: a variable whose address goes to Get is
+// operation (Any). Goroutine stacks never get here: a variable is, if its address goes to Get,
 // allocated on the heap.
 //
-// # What is not noticed
+// # Unnoticed changes
 //
 //   - mprotect. A page that was writable when it was registered stays so for the device: the bytes
 //     arrive, also where the program itself may only read (so it is in the kernel, and in the
 //     caches of other libraries). A Get with access that the memory lacks now, and that no earlier
-//     Get asked for, fails.
+//     Get wanted, fails.
 //   - ftruncate and fallocate(FALLOC_FL_PUNCH_HOLE) of a mapped file, by its descriptor, and
 //     MADV_REMOVE on another mapping of it, by another process or without the libc.
 //   - madvise(MADV_GUARD_INSTALL), remap_file_pages, shmdt and shmat(SHM_REMAP) made without the
 //     libc: the kernel is not reported.
 //
 // Where only userfaultfd reports some way in which memory of an origin is unmapped (Any, Malloc and
-// GoMapped by default), a Get asks the kernel before it hits, by one system call of some 0.3 us:
-// another thread may have freed the addresses an instant ago (memevents.Watcher.Reported). What was
-// registered for Mapped or GoHeap needs no question, nor for Malloc where the libc's text is
+// GoMapped by default), a Get queries the kernel before it hits, by one system call of some 0.3 us:
+// another thread may have freed the addresses an instant ago (memevents.Watcher.Reported). Memory
+// registered for Mapped or GoHeap needs no query, nor for Malloc where the libc's text is
 // patched.
 //
 // A range that userfaultfd watches cannot be watched by another userfaultfd of the program until
 // the cache has let go of it (Clear): that one gets EBUSY. What another watches already is
 // registered per operation.
 //
-// To the kernel a watched part of a mapping is a mapping of its own. Where only a part was asked
-// for, an mremap that moves or grows the whole fails with EFAULT until the cache has let go
+// To the kernel a watched part of a mapping is a mapping of its own. Where only a part was passed
+// to Get, an mremap that moves or grows the whole fails with EFAULT until the cache has let go
 // (Clear), and later too if pages were first touched meanwhile; realloc copies instead. A caller
-// that moves memory asks for all of it, or as Mapped where that is true, which hooks see. Since
+// that moves memory passes all of it, or as Mapped where that is true, which hooks see. Since
 // Linux 6.17 an mremap with MREMAP_FIXED that keeps the length may move several mappings: it too
 // fails with EFAULT where it meets a watched range, and by then it has moved what lies before.
 //
@@ -75,8 +75,8 @@
 // # Order of use
 //
 // All methods may be called from any number of goroutines. A hit takes no lock, allocates nothing
-// and calls no C; for some origins it asks the kernel, as said above. A miss registers, which takes
-// some ten microseconds and a few milliseconds per gigabyte; callers that miss on the same range
-// wait for one registration instead of making several. Several caches may exist, one for each
+// and calls no C; for some origins it queries the kernel, as said above. A miss registers, which
+// takes some ten microseconds and a few milliseconds per gigabyte; callers that miss on the same
+// range wait for one registration instead of making several. Several caches may exist, one for each
 // protection domain; they share the table of package memevents.
 package regcache

@@ -10,7 +10,7 @@ import (
 // Sentinels for errors.Is. A closed cache is reported as os.ErrClosed, a child of fork as
 // memevents.ErrForked.
 var (
-	// ErrInvalidated means that pages of a range, or of what is registered together with it, were
+	// ErrInvalidated means that pages of a range, or of memory registered together with it, were
 	// taken away while operations were in flight. What they moved of such pages is where those
 	// went.
 	ErrInvalidated = errors.New("the memory was taken away during the operation")

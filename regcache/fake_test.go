@@ -369,15 +369,15 @@ func getPut(t testing.TB, c *Cache, lo uintptr, n uint64, access Access) uint32 
 	return r.LKey
 }
 
-// patience bounds what must happen soon but is not timed.
-const patience = time.Minute
+// testTimeout bounds what must happen soon but is not timed.
+const testTimeout = time.Minute
 
 // eventually waits for what another goroutine or thread is about to do.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testTimeout); !f(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, patience)
+			t.Fatalf("%s: not within %v", what, testTimeout)
 		}
 	}
 }

@@ -41,7 +41,7 @@ func (x *index) drop(e *entry) { x.dropped = append(x.dropped, e) }
 // fewDropped is how many removals cost less than looking at every item.
 const fewDropped = 8
 
-// prune removes what was dropped.
+// prune removes dropped entries.
 func (x *index) prune() {
 	if len(x.dropped) > fewDropped {
 		x.items = slices.DeleteFunc(x.items, func(i item) bool { return i.e.gone })

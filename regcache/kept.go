@@ -11,7 +11,7 @@ import (
 //
 // The range must be in use until GetKept returns: of each page a byte belongs to a live object, an
 // allocated block or a mapping that no other goroutine or thread discards meanwhile. It is not
-// refused then because of discards nearby whose end is not reported (see
+// refused then because of discards nearby without a reported end (see
 // memevents.Watcher.ClaimLive).
 func (c *Cache) GetKept(p unsafe.Pointer, n uint64, access Access) (Region, error) {
 	e := c.hints.find(uintptr(p), n, asked(c.origin, access))

@@ -15,7 +15,8 @@ func defaultMaxBytes() int64 {
 		limit = int64(uint64(s.Totalram) * uint64(s.Unit) / 4)
 	}
 	var r unix.Rlimit
-	if !sysinfo.Host().Capabilities().LocksAll() && unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r) == nil && r.Cur/2 < uint64(limit) {
+	if !sysinfo.Host().Capabilities().LocksAll() && unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r) == nil &&
+		r.Cur/2 < uint64(limit) {
 		limit = int64(r.Cur / 2)
 	}
 	return max(limit, 1)

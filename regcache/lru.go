@@ -3,7 +3,7 @@ package regcache
 import "container/heap"
 
 // lru orders the entries by when they were last used. A hit only leaves a stamp in its entry; the
-// order is mended when the oldest is asked for. It belongs to the cache's lock.
+// order is mended when the oldest is looked up. It belongs to the cache's lock.
 type lru struct {
 	h ageHeap
 }

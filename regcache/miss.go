@@ -12,7 +12,7 @@ import (
 	"github.com/ibconduit/conduit/memevents"
 )
 
-// request is what a Get asks for.
+// request is a Get's.
 type request struct {
 	o      Origin
 	p      unsafe.Pointer
@@ -51,7 +51,7 @@ type flight struct {
 	done   chan struct{}
 }
 
-// plan is what is to be registered.
+// plan is a registration to be made.
 type plan struct {
 	lo, hi uintptr
 	access Access
@@ -197,7 +197,8 @@ func temporary(err error) bool {
 // entries that overlap first: a range of which a part is not mapped, or not with the same access,
 // does not register, and then the exact range is tried.
 func (c *Cache) admit(q *request) (*entry, error) {
-	exact := plan{lo: q.lo &^ pageMask, hi: (q.lo + uintptr(q.n) + pageMask) &^ pageMask, access: q.access.full(), need: origins[q.o].need, live: q.o == GoHeap || q.kept}
+	exact := plan{lo: q.lo &^ pageMask, hi: (q.lo + uintptr(q.n) + pageMask) &^ pageMask, access: q.access.full(),
+		need: origins[q.o].need, live: q.o == GoHeap || q.kept}
 	if exact.hi == 0 || exact.bytes() < 0 { // the last page of memory, or half of it
 		return nil, errCrowded
 	}
@@ -226,7 +227,8 @@ func (c *Cache) union(p plan) (plan, bool) {
 	for again := true; again; {
 		again = false
 		c.index.overlapping(p.lo, p.hi, func(e *entry) {
-			if e.keep != nil || !e.ref.Valid() || (e.lo >= p.lo && e.hi <= p.hi && e.can.access()&^p.access == 0 && p.need.Has(e.need)) {
+			if e.keep != nil || !e.ref.Valid() ||
+				(e.lo >= p.lo && e.hi <= p.hi && e.can.access()&^p.access == 0 && p.need.Has(e.need)) {
 				return
 			}
 			p.lo, p.hi = min(p.lo, e.lo), max(p.hi, e.hi)
@@ -238,16 +240,16 @@ func (c *Cache) union(p plan) (plan, bool) {
 	return p, p.joins != nil && p.bytes() <= c.cfg.MaxBytes
 }
 
-// stands reports whether what a union joins is valid still. It is asked after the claim:
-// userfaultfd watches what is mapped at that moment, and a page that was a hole then and is mapped
-// before the registration would not be watched. Pages of the exact range are mapped by the caller's
-// word, all others by that of these entries: one that became a hole before the claim has ended its
-// entry, and one that did later ends the claim.
+// stands reports whether the entries that a union joins are valid still. It is called after the
+// claim: userfaultfd watches pages mapped at that moment, and a page that was a hole then and is
+// mapped before the registration would not be watched. Pages of the exact range are mapped by the
+// caller's word, all others by these entries': one that became a hole before the claim has ended
+// its entry, and one that did later ends the claim.
 func (p *plan) stands() bool {
 	return !slices.ContainsFunc(p.joins, func(e *entry) bool { return !e.ref.Valid() })
 }
 
-// enter carries out a plan. insist: when there is no room, evict what is idle.
+// enter carries out a plan. insist: when there is no room, evict idle entries.
 func (c *Cache) enter(q *request, p plan, insist bool) (*entry, error) {
 	e, err := c.try(q, &p, insist)
 	if errors.Is(err, errChanged) { // a change meanwhile is rare; two in a row are a pattern
@@ -258,7 +260,8 @@ func (c *Cache) enter(q *request, p plan, insist bool) (*entry, error) {
 
 // try claims, registers and publishes.
 func (c *Cache) try(q *request, p *plan, insist bool) (*entry, error) {
-	e := &entry{c: c, lo: p.lo, hi: p.hi, can: watchedFor(p.need) | ability(p.access), need: p.need, keep: p.keep, place: -1}
+	e := &entry{c: c, lo: p.lo, hi: p.hi, can: watchedFor(p.need) | ability(p.access), need: p.need,
+		keep: p.keep, place: -1}
 	if p.keep != nil {
 		e.can |= asked(GoHeap, 0)
 	}
@@ -316,8 +319,8 @@ func (c *Cache) publish(q *request, e *entry, ref memevents.Ref, mr MR) bool {
 	lkey, rkey := mr.LKey(), mr.RKey()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Written under the lock, before another goroutine can see the entry: what is exchanged only
-	// through the table is not ordered in the eyes of the race detector.
+	// Written under the lock, before another goroutine can see the entry: values exchanged only
+	// through the table are not ordered in the eyes of the race detector.
 	e.ref, e.mr, e.lkey, e.rkey, e.frames = ref, mr, lkey, rkey, frames
 	e.stamp.Store(c.age.Load())
 	if !c.w.Publish(ref) {
@@ -333,7 +336,7 @@ func (c *Cache) publish(q *request, e *entry, ref memevents.Ref, mr MR) bool {
 	return true
 }
 
-// supersedeLocked evicts the entries that a new one serves for. Changes of what is evicted are seen
+// supersedeLocked evicts the entries that a new one serves for. Changes of evicted memory are seen
 // no more: a strict cache reports them as invalidated.
 func (c *Cache) supersedeLocked(by *entry) (n int) {
 	c.index.overlapping(by.lo, by.hi, func(e *entry) {

@@ -54,7 +54,7 @@ func asked(o Origin, access Access) ability { return ability(access) | 1<<(32+mi
 
 func (a ability) access() Access { return Access(uint32(a)) }
 
-// watchedFor are the origins that an entry serves whose range is watched for the classes.
+// watchedFor are the origins that an entry serves if its range is watched for the classes.
 func watchedFor(need memevents.Classes) (a ability) {
 	for o := range numOrigins {
 		if need.Has(origins[o].need) {

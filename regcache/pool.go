@@ -21,7 +21,7 @@ type PoolConfig struct {
 	// SlabBytes is how much memory is mapped and registered at once; a power of two, 64 KiB to 1
 	// GiB. Default 2 MiB. Larger buffers get a mapping of their own.
 	SlabBytes int
-	// MaxBytes bounds the memory mapped, in bytes. Default: that of Config.MaxBytes.
+	// MaxBytes bounds the memory mapped, in bytes. Default: as Config.MaxBytes.
 	MaxBytes int64
 	// NoHugePages leaves out the attempt to map huge pages.
 	NoHugePages bool
@@ -33,7 +33,7 @@ type PoolConfig struct {
 // lock, and neither system nor cgo calls.
 //
 // Buffers of up to SlabBytes share slabs in sizes of powers of two, from 64 bytes; a slab holds one
-// size. A buffer is aligned to its size, up to a page. Its contents are what the last user left.
+// size. A buffer is aligned to its size, up to a page. Its contents are the last user's.
 type Pool struct {
 	cfg    PoolConfig
 	handle *handle.Handle
@@ -107,7 +107,7 @@ func (b *Buffer) Bytes() []byte { return b.b[:b.n:b.n] }
 // Addr is where it begins, for work requests.
 func (b *Buffer) Addr() uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b.b)))) }
 
-// Cap is how many bytes the buffer could have been asked for.
+// Cap is the largest length in bytes that the buffer could have.
 func (b *Buffer) Cap() int { return len(b.b) }
 
 // Alloc returns n registered bytes. It fails with ENOMEM when the pool's limit or the machine's is
@@ -167,7 +167,8 @@ func (p *Pool) mapSlabLocked(class int) error {
 	buffers := make([]Buffer, p.cfg.SlabBytes/size)
 	for i := range buffers {
 		at := (len(buffers) - 1 - i) * size // so that the lowest is handed out first
-		buffers[i] = Buffer{LKey: s.mr.LKey(), RKey: s.mr.RKey(), b: s.mem[at : at+size : at+size], slab: s, class: int8(class)}
+		buffers[i] = Buffer{LKey: s.mr.LKey(), RKey: s.mr.RKey(), b: s.mem[at : at+size : at+size], slab: s,
+			class: int8(class)}
 		p.free[class] = append(p.free[class], &buffers[i])
 	}
 	return nil
@@ -184,11 +185,13 @@ func (p *Pool) mapOwnLocked(n int) (*Buffer, error) {
 		return nil, err
 	}
 	p.used++
-	return &Buffer{LKey: s.mr.LKey(), RKey: s.mr.RKey(), b: s.mem[:size:size], n: n, slab: s, class: ownMapping, taken: true}, nil
+	return &Buffer{LKey: s.mr.LKey(), RKey: s.mr.RKey(), b: s.mem[:size:size], n: n, slab: s,
+		class: ownMapping, taken: true}, nil
 }
 
 func (p *Pool) fullLocked(n int) error {
-	return &Error{Op: "alloc", Errno: syscall.ENOMEM, Detail: fmt.Sprintf("%d bytes beside %d of at most %d", n, p.bytes, p.cfg.MaxBytes),
+	return &Error{Op: "alloc", Errno: syscall.ENOMEM,
+		Detail: fmt.Sprintf("%d bytes beside %d of at most %d", n, p.bytes, p.cfg.MaxBytes),
 		Remedy: "free buffers, or raise PoolConfig.MaxBytes"}
 }
 
@@ -221,7 +224,7 @@ func (p *Pool) mapBytesLocked(n int) (_ *slab, err error) {
 	return s, nil
 }
 
-// unmapLocked gives a slab back. What the device may still access stays mapped.
+// unmapLocked gives a slab back. Memory that the device may still access stays mapped.
 func (p *Pool) unmapLocked(s *slab) error {
 	if p.forked() {
 		return errForked("free")
@@ -257,7 +260,7 @@ func (p *Pool) Close() error {
 	return errors.Join(errs...)
 }
 
-// forked: as in Cache; the registrations and their descriptor are the parent's. Asked where they
+// forked: as in Cache; the registrations and their descriptor are the parent's. Called where they
 // are reached.
 func (p *Pool) forked() bool { return os.Getpid() != p.pid }
 

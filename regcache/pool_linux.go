@@ -39,7 +39,7 @@ func mapBytes(n, prot, flags int) ([]byte, error) {
 	return unsafe.Slice((*byte)(p), n), nil
 }
 
-// mapAligned maps at a multiple of the huge page and asks for such.
+// mapAligned maps at a multiple of the huge page and requests such pages.
 func mapAligned(n, prot, flags int) ([]byte, error) {
 	p, err := unix.MmapPtr(-1, 0, nil, uintptr(n+hugePage), prot, flags|unix.MAP_NORESERVE)
 	if err != nil {

@@ -225,7 +225,7 @@ func TestOrderOfNoticeAndChange(t *testing.T) {
 		mustPut(t, c, r)
 	}
 	stage := func(n uint32) {
-		for end := time.Now().Add(patience); memtest.Stopped() != n; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(testTimeout); memtest.Stopped() != n; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				panic("the hook does not stop") // the other thread may stand in it
 			}

@@ -95,7 +95,7 @@ func (w *wire) post(op verbs.Opcode, b *Buffer, addr uintptr, rkey uint32) {
 // wait ends it: it must have been a success.
 func (w *wire) wait() {
 	w.t.Helper()
-	if n := must(w.bell.Ring(1, patience))(w.t); n != 1 {
+	if n := must(w.bell.Ring(1, testTimeout))(w.t); n != 1 {
 		w.t.Fatalf("%d completions, want 1", n)
 	}
 	if err := w.bell.Completions()[0].Err(); err != nil {

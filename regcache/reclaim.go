@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// reserve takes a tag and room for an entry, evicting what is idle. It refuses with errCrowded.
+// reserve takes a tag and room for an entry, evicting idle ones. It refuses with errCrowded.
 func (c *holdings) reserve(e *entry) error {
 	n := int64(e.hi - e.lo)
 	for range 4 { // others may take the room that this one made
@@ -92,8 +92,8 @@ func (c *holdings) evictLocked(e *entry) bool {
 	return true
 }
 
-// evictIdleLocked evicts what was unused for longest, so many bytes and entries at least, if there
-// are as many. It returns what is to be deregistered.
+// evictIdleLocked evicts entries unused for longest, so many bytes and entries at least, if there
+// are as many. It returns the entries to deregister.
 func (c *holdings) evictIdleLocked(bytes int64, count int) []*entry {
 	c.lru.oldest(func(e *entry) bool {
 		if bytes <= 0 && count <= 0 {
@@ -122,7 +122,7 @@ func (c *holdings) makeRoom(bytes int64, before uint64) bool {
 	return c.stats.deregistered.Load() != before
 }
 
-// sweepLocked takes in what was invalidated and returns the entries that are not in
+// sweepLocked takes in invalidated entries and returns the entries that are not in
 // use any more. The caller gives them to deregister without the lock.
 func (c *holdings) sweepLocked() (idle []*entry) {
 	if c.over {
@@ -202,7 +202,7 @@ func (c *holdings) endMR(mr MR) error {
 	return err
 }
 
-// reap deregisters what is dead.
+// reap deregisters dead entries.
 func (c *holdings) reap() {
 	if c.forked() {
 		return
@@ -226,7 +226,7 @@ func (c *holdings) reapHolding(e *entry) {
 	done = true
 }
 
-// putChanged is Put of what is no longer valid, or was for one operation.
+// putChanged is Put of a region that is no longer valid, or was for one operation.
 func (c *holdings) putChanged(r Region) error {
 	e := r.e
 	if c.forked() {

@@ -2,7 +2,7 @@ package regcache
 
 import "strings"
 
-// Access says which operations are allowed on a registered range. The bits are those of
+// Access says which operations are allowed on a registered range. The bits are as in
 // ibv_reg_mr(3), enum ibv_access_flags.
 type Access uint32
 
@@ -16,7 +16,7 @@ const (
 	allAccess = LocalWrite | RemoteWrite | RemoteRead | RemoteAtomic
 )
 
-// full adds what the device demands: IBTA 1.4 vol. 1 §10.6.3.1.
+// full adds the access that the device demands: IBTA 1.4 vol. 1 §10.6.3.1.
 func (a Access) full() Access {
 	if a&(RemoteWrite|RemoteAtomic) != 0 {
 		a |= LocalWrite
@@ -41,7 +41,7 @@ func (a Access) String() string {
 type Registrar interface {
 	// Register pins n bytes at addr. The address is a number, not a pointer: a range that joins
 	// several may begin in memory that Go's collector has taken back since, where a Go pointer must
-	// not point. Errors that wrap ENOMEM or EAGAIN make the cache evict what is idle and try again.
+	// not point. Errors that wrap ENOMEM or EAGAIN make the cache evict idle entries and try again.
 	// A panic, here or in MR.Close, goes on to the caller of the cache, which stays whole; callers
 	// that waited for the registration make their own.
 	Register(addr uintptr, n uint64, access Access) (MR, error)

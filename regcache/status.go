@@ -26,13 +26,13 @@ type OriginStatus struct {
 	Why    string // why it is not cached; empty when it is
 }
 
-// Status says what is cached, and why the rest is not.
+// Status says which origins are cached, and why the rest is not.
 type Status struct {
 	Origins []OriginStatus // one for each, in their order
 	Events  memevents.Report
 }
 
-// Status reports what the last test found.
+// Status reports the last test's results.
 func (c *Cache) Status() Status {
 	s := Status{Events: memevents.Status()}
 	for o := range numOrigins {

@@ -17,7 +17,7 @@ const (
 	present   = 1 << 63
 )
 
-// newFrameReader returns nil when it was not asked for, or when only the build did and the system
+// newFrameReader returns nil when it is not wanted, or when only the build did and the system
 // does not let us.
 func newFrameReader(asked bool) (*frameReader, error) {
 	if !asked && !verifying {
@@ -69,7 +69,7 @@ func (r *frameReader) Close() error {
 	return r.f.Close()
 }
 
-// verifyFrames compares the pages that are asked for with those that were registered.
+// verifyFrames compares the pages of a request with the registered ones.
 func (c *holdings) verifyFrames(q *request, e *entry) error {
 	lo, hi := q.lo&^pageMask, (q.lo+uintptr(q.n)+pageMask)&^pageMask
 	first := (lo - e.lo) / (pageMask + 1)

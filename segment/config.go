@@ -13,7 +13,7 @@ type Pages int
 
 const (
 	// Auto uses huge pages when the segment fills at least one and enough are
-	// free; otherwise it asks for transparent ones.
+	// free; otherwise it requests transparent ones.
 	Auto Pages = iota
 	// Off uses base pages only.
 	Off
@@ -45,7 +45,7 @@ type Config struct {
 	HugePages Pages
 
 	// Align is the alignment of the first byte, a power of two up to MaxAlign; 0 is the page size. It
-	// is at least that of each region.
+	// is at least each region's.
 	Align int64
 
 	// NUMANode is preferred for the pages, a hint: when the node is full others

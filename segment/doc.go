@@ -9,14 +9,14 @@
 //	| region | region | ... | padding            | User()  | padding |
 //
 // The offsets follow from the regions alone, so that they are equal on all ranks; only the user's
-// region may have another size on each. A user who counts from the begin of the user's region, and
-// whose offsets are checked before that is added, reaches nothing of the library's.
+// region may have another size on each. A user that counts from the begin of the user's region, and
+// with offsets that are checked before that is added, reaches nothing of the library's.
 //
 // Every byte is zero at first. The whole mapping is what a network registers
 // or shares; an offset on the wire counts from its first byte.
 //
 // A shared mapping is a memfd, sealed against any change of its size before
-// anybody else sees it: a peer that maps it with [MapFD] cannot be killed by
+// another process sees it: a peer that maps it with [MapFD] cannot be killed by
 // SIGBUS because the owner truncated the file. MapFD refuses files without
 // that seal.
 //

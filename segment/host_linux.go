@@ -13,8 +13,9 @@ import (
 )
 
 // machine reads the limits of this process on this machine. One that cannot be read, as in a
-// container whose /proc has processes only, is unknown: it limits nothing, and what it would have
-// refused fails when it is tried. root is put before every path; it is empty but in tests.
+// container with processes only in /proc, is unknown: it limits nothing, and a segment that it
+// would have refused fails when it is tried. root is put before every path; it is empty but in
+// tests.
 type machine struct{ root string }
 
 func (m machine) limits() (limits, error) {
@@ -49,7 +50,7 @@ func (machine) raiseMemlock(hard uint64) error {
 	return unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: hard, Max: hard})
 }
 
-// readMeminfo reads what the machine has (proc_meminfo(5)).
+// readMeminfo reads the machine's memory (proc_meminfo(5)).
 func (m machine) readMeminfo(l *limits) {
 	v := m.table("/proc/meminfo")
 	l.available, l.commitLeft = unlimited, unlimited
@@ -65,7 +66,7 @@ func (m machine) readMeminfo(l *limits) {
 	}
 }
 
-// readStatus reads what the process uses already (proc_pid_status(5)).
+// readStatus reads the memory that the process uses already (proc_pid_status(5)).
 func (m machine) readStatus(l *limits) {
 	v := m.table("/proc/thread-self/status")
 	l.mapped, l.dataUsed = v["VmSize"], v["VmData"]
@@ -76,7 +77,7 @@ func (m machine) readStatus(l *limits) {
 }
 
 // initialUserNamespace reports whether capabilities count for capable() in the
-// kernel: those of another user namespace do not lift RLIMIT_MEMLOCK.
+// kernel: capabilities of another user namespace do not lift RLIMIT_MEMLOCK.
 func (m machine) initialUserNamespace() bool {
 	b, err := os.ReadFile(m.root + "/proc/self/uid_map")
 	f := strings.Fields(string(b))
@@ -119,7 +120,7 @@ func (m machine) cgroups() (set []cgroupLimit) {
 	return set
 }
 
-// name is that of the machine: by the kernel's boot, as its containers have names of their own;
+// name is the machine's: by the kernel's boot, as its containers have names of their own;
 // where that is not known by its name.
 func (m machine) name() string {
 	if boot, err := os.ReadFile(m.root + "/proc/sys/kernel/random/boot_id"); err == nil {

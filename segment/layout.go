@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// Region is memory of a segment that the library asks for under a name.
+// Region is memory of a segment that the library requests under a name.
 type Region struct {
 	Name  string // not empty, and not User
 	Size  uint64 // in bytes, from 1 up
 	Align uint64 // of offset and address in bytes, a power of two up to MaxAlign; 0: 64
 }
 
-// User names the user's region in what is said of a layout.
+// User names the user's region in texts about a layout.
 const User = "the user's"
 
 // MaxAlign bounds Region.Align and Config.Align.
@@ -28,8 +28,8 @@ const (
 	userAlign = 64 << 10
 )
 
-// Layout is where the regions of a segment lie. It follows from the regions alone: ranks that ask
-// for the same regions in the same order have them at the same offsets.
+// Layout is where the regions of a segment lie. It follows from the regions alone: ranks that
+// request the same regions in the same order have them at the same offsets.
 type Layout struct {
 	placed []placed
 	begin  uint64 // of the user's region
@@ -51,11 +51,13 @@ func Place(regions ...Region) (Layout, error) {
 		}
 		switch _, _, twice := l.find(r.Name); {
 		case r.Name == "" || r.Name == User || twice:
-			return Layout{}, fmt.Errorf("segment: a region's name is %q: names must differ, and none be empty or %q", r.Name, User)
+			return Layout{}, fmt.Errorf("segment: a region's name is %q: names must differ, and none be empty or %q",
+				r.Name, User)
 		case r.Size == 0:
 			return Layout{}, fmt.Errorf("segment: region %q has no bytes: ask for 1 or more, or for no region", r.Name)
 		case bits.OnesCount64(r.Align) != 1 || r.Align > MaxAlign:
-			return Layout{}, fmt.Errorf("segment: region %q has alignment %d, which is not a power of two up to %d", r.Name, r.Align, uint64(MaxAlign))
+			return Layout{}, fmt.Errorf("segment: region %q has alignment %d, which is not a power of two up to %d",
+				r.Name, r.Align, uint64(MaxAlign))
 		}
 		off, ok := roundUp(end, r.Align)
 		if !ok || r.Size > math.MaxInt-off {
@@ -72,10 +74,11 @@ func Place(regions ...Region) (Layout, error) {
 }
 
 func (l *Layout) tooLarge(regions []Region, asked uint64) error {
-	return &LimitError{Asked: asked, Limit: math.MaxInt, Which: "address space of a process", Remedy: "ask for less", Regions: regions}
+	return &LimitError{Asked: asked, Limit: math.MaxInt, Which: "address space of a process",
+		Remedy: "ask for less", Regions: regions}
 }
 
-// Regions are those that were asked for, with their alignments.
+// Regions are the requested ones, with their alignments.
 func (l *Layout) Regions() []Region {
 	regions := make([]Region, len(l.placed))
 	for i := range l.placed {

@@ -36,7 +36,7 @@ func (e *LimitError) Error() string {
 // unlimited stands for a limit that is not set.
 const unlimited = math.MaxUint64
 
-// limits are those of the machine and the process, in bytes.
+// limits are the bounds of the machine and the process, in bytes.
 type limits struct {
 	memlock, memlockHard uint64 // RLIMIT_MEMLOCK
 	pinned               uint64 // counted against it already

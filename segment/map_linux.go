@@ -76,7 +76,7 @@ func (h asItIs) limits() (limits, error) {
 // errSmall: a segment does not fill one huge page, which needs no note.
 var errSmall = errors.New("segment is smaller than a huge page")
 
-// extent is that of a segment with one kind of pages.
+// extent returns a segment's extent with one kind of pages.
 func (p *Plan) extent(lim limits, huge bool) (*extent, error) {
 	c, page := &p.c, uint64(os.Getpagesize())
 	if huge {
@@ -108,7 +108,7 @@ func (p *Plan) create(x extent) (*Mapping, error) {
 	return m, nil
 }
 
-// wanted is the user's size: as given, or the share of what the bounds leave.
+// wanted is the user's size: as given, or the share of the memory that the bounds leave.
 func (c *Config) wanted(b []bound, page uint64) uint64 {
 	if c.Share == 0 {
 		return uint64(c.Size)
@@ -147,7 +147,7 @@ func (m *Mapping) create(c *Config) (err error) {
 	return nil
 }
 
-// sealedFile returns a memfd of n bytes whose size cannot be changed.
+// sealedFile returns a memfd of n bytes, the size of which is fixed.
 func sealedFile(n uint64, huge bool) (int, error) {
 	flags := unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	if huge {
@@ -187,7 +187,7 @@ func memfdRemedy(err error) string {
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
 // mapAligned maps n bytes at a multiple of align. For more than the kernel
-// aligns by itself it reserves a larger range and gives back what is not used.
+// aligns by itself it reserves a larger range and gives back the unused part.
 func mapAligned(fd, flags int, n, align uint64) ([]byte, error) {
 	const prot = unix.PROT_READ | unix.PROT_WRITE
 	fail := func(err error) ([]byte, error) {

@@ -45,7 +45,7 @@ func MapFD(fd int, n int64) (*Mapping, error) {
 	return m, nil
 }
 
-// checkFile refuses what is not a memfd sealed against shrinking, and returns
+// checkFile refuses files other than a memfd sealed against shrinking, and returns
 // the size of its pages.
 func checkFile(fd int) (page uint64, huge bool, err error) {
 	// Only memfds have seals; other files answer EINVAL (fcntl(2), F_GET_SEALS).
@@ -54,7 +54,8 @@ func checkFile(fd int) (page uint64, huge bool, err error) {
 		return 0, false, fmt.Errorf("segment: a peer's segment is not a memfd: %w", err)
 	}
 	if s&unix.F_SEAL_SHRINK == 0 {
-		return 0, false, fmt.Errorf("segment: a peer's segment is not sealed against shrinking (seals %#x): %w", s, unix.EPERM)
+		return 0, false, fmt.Errorf("segment: a peer's segment is not sealed against shrinking (seals %#x): %w",
+			s, unix.EPERM)
 	}
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {

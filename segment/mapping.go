@@ -27,7 +27,7 @@ type Mapping struct {
 // Bytes is the whole mapping.
 func (m *Mapping) Bytes() []byte { return m.bytes }
 
-// User is the user's region, Config.Size bytes; of a peer's segment, of whose regions nothing is
+// User is the user's region, Config.Size bytes; of a peer's segment, as its regions are not
 // known here, it is all.
 func (m *Mapping) User() []byte { return m.user }
 
@@ -57,7 +57,7 @@ func (m *Mapping) HugePages() bool { return m.huge }
 // Notes are the options that could not be had and why, one sentence each.
 func (m *Mapping) Notes() []string { return m.notes }
 
-// Close unmaps the segment. Later calls return what the first one did.
+// Close unmaps the segment. Later calls return the first one's error.
 func (m *Mapping) Close() error {
 	m.close.Do(func() {
 		m.tracked.Close()

@@ -1,7 +1,7 @@
 package segment
 
 // Plan is a segment that fits under the limits, and is not mapped yet: a rank knows what it will
-// take of its host's memory, and can tell the others there, before any of it is taken.
+// take of its host's memory, and can inform the others there, before any of it is taken.
 type Plan struct {
 	c       Config
 	huge    *extent // on huge pages, which Map tries first; nil: it does not

@@ -21,7 +21,7 @@ type DeviceInfo struct {
 	SysPath   string // of the device in sysfs
 }
 
-// DeviceAttr holds the limits of a device, asked once when it is opened. A limit is an upper bound
+// DeviceAttr holds the limits of a device, read once when it is opened. A limit is an upper bound
 // for one resource by itself; many cannot be had together.
 type DeviceAttr struct {
 	FirmwareVersion string
@@ -80,7 +80,7 @@ func (t GIDType) String() string {
 	return enumString("GID type", map[int]string{0: "IB", 1: "RoCEv1", 2: "RoCEv2"}, int(t))
 }
 
-// GID is a port address of 128 bits, in wire order. That of RoCEv2 is an IP address, IPv4 mapped.
+// GID is a port address of 128 bits, in wire order. RoCEv2's is an IP address, IPv4 mapped.
 type GID [16]byte
 
 // Addr returns the GID as an IP address; IPv4-mapped GIDs as IPv4.

@@ -33,7 +33,7 @@ func BenchmarkWrite8(b *testing.B) {
 	e.send.SetInline(0, 8)
 	for b.Loop() {
 		e.bell.Send(e.qp, e.send, 0, 1)
-		if n, err := e.bell.Ring(1, patience); n != 1 || err != nil {
+		if n, err := e.bell.Ring(1, testTimeout); n != 1 || err != nil {
 			b.Fatal(n, err)
 		}
 	}
@@ -52,7 +52,7 @@ func BenchmarkWrite8Batch16(b *testing.B) {
 	e.send.WR(15).Flags |= Signaled
 	for b.Loop() {
 		e.bell.Send(e.qp, e.send, 0, 16)
-		if n, err := e.bell.Ring(1, patience); n != 1 || err != nil {
+		if n, err := e.bell.Ring(1, testTimeout); n != 1 || err != nil {
 			b.Fatal(n, err)
 		}
 	}
@@ -72,7 +72,7 @@ func BenchmarkPingPong8(b *testing.B) {
 	n := uint64(0)
 	for b.Loop() {
 		n++
-		if met, err := shoot(e, n, word, n, patience); !met || err != nil {
+		if met, err := shoot(e, n, word, n, testTimeout); !met || err != nil {
 			b.Fatal(n, met, err)
 		}
 		now := ticks()
@@ -126,7 +126,7 @@ func shoot(e *end, value uint64, word *uint64, until uint64, budget time.Duratio
 	if slot == 1 && value > 1 { // the completion of slot 0 is there: take it in passing
 		want = 1
 	}
-	if _, err := e.bell.Ring(want, patience); err != nil {
+	if _, err := e.bell.Ring(want, testTimeout); err != nil {
 		return false, err
 	}
 	return reached(word, until, budget), nil
@@ -180,7 +180,7 @@ func TestTwoProcessesWriteToEachOther(t *testing.T) {
 	const rounds = 100
 	word := r.word(4096)
 	for n := uint64(1); n <= rounds; n++ {
-		if met, err := shoot(e, n, word, n, patience); !met || err != nil {
+		if met, err := shoot(e, n, word, n, testTimeout); !met || err != nil {
 			t.Fatal(n, met, err)
 		}
 	}

@@ -45,7 +45,8 @@ type chain struct {
 func (c *chain) init(kind string, wrSize uintptr, cfg ChainConfig) error {
 	cfg.Slots, cfg.SGEs = max(cfg.Slots, 1), max(cfg.SGEs, 1)
 	if cfg.Slots > MaxChainSlots || cfg.SGEs > 256 || cfg.Inline < 0 || cfg.Inline > 1<<20 {
-		return &Error{Op: "new " + kind, Errno: unix.EINVAL, Detail: fmt.Sprintf("%+v is out of range", cfg), Remedy: fmt.Sprintf("at most %d slots of 256 scatter entries and 1 MiB", MaxChainSlots)}
+		return &Error{Op: "new " + kind, Errno: unix.EINVAL, Detail: fmt.Sprintf("%+v is out of range", cfg),
+			Remedy: fmt.Sprintf("at most %d slots of 256 scatter entries and 1 MiB", MaxChainSlots)}
 	}
 	c.kind, c.size = kind, wrSize
 	c.slots, c.perWR, c.inline = cfg.Slots, cfg.SGEs, (cfg.Inline+7)&^7
@@ -75,7 +76,7 @@ func (c *chain) sgeAddr(i int) uintptr { return uintptr(unsafe.Pointer(&c.sges[i
 // SetNumSGE.
 func (c *chain) SGEs(i int) []SGE { return c.sges[i*c.perWR : (i+1)*c.perWR : (i+1)*c.perWR] }
 
-// Area returns the staging area of slot i, of the size that the configuration asked for, rounded up
+// Area returns the staging area of slot i, of the configured size, rounded up
 // to 8 bytes. It is not registered.
 func (c *chain) Area(i int) []byte { return c.area[i*c.inline : (i+1)*c.inline : (i+1)*c.inline] }
 
@@ -87,7 +88,8 @@ func (c *chain) close(unmap func()) error {
 		return nil
 	}
 	if c.queued > 0 {
-		return &Error{Op: "close", Object: c.kind, Errno: unix.EBUSY, Err: ErrBusy, Detail: fmt.Sprintf("%d sub-chains of it wait in a doorbell", c.queued), Remedy: "ring or reset the doorbell first"}
+		return &Error{Op: "close", Object: c.kind, Errno: unix.EBUSY, Err: ErrBusy,
+			Detail: fmt.Sprintf("%d sub-chains of it wait in a doorbell", c.queued), Remedy: "ring or reset the doorbell first"}
 	}
 	mem := c.mem
 	c.closed, c.mem, c.sges, c.area, c.slots = true, nil, nil, nil, 0
@@ -109,7 +111,7 @@ type SendChain struct {
 	wrs []SendWR
 }
 
-// NewSendChain returns a chain whose requests are unsignalled SENDs of one scatter entry.
+// NewSendChain returns a chain of unsignalled SENDs of one scatter entry.
 func NewSendChain(cfg ChainConfig) (*SendChain, error) {
 	c := &SendChain{}
 	if err := c.init("send chain", unsafe.Sizeof(SendWR{}), cfg); err != nil {
@@ -159,7 +161,7 @@ type RecvChain struct {
 	wrs []RecvWR
 }
 
-// NewRecvChain returns a chain whose requests have one scatter entry.
+// NewRecvChain returns a chain of requests with one scatter entry.
 func NewRecvChain(cfg ChainConfig) (*RecvChain, error) {
 	c := &RecvChain{}
 	if err := c.init("receive chain", unsafe.Sizeof(RecvWR{}), cfg); err != nil {

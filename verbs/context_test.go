@@ -60,10 +60,10 @@ func TestPortCountersCountTraffic(t *testing.T) {
 	}
 	r.fillWrites(a, Signaled)
 	check(t, a.bell.Send(a.qp, a.send, 0, 8))
-	must(a.bell.Ring(8, patience))(t)
+	must(a.bell.Ring(8, testTimeout))(t)
 	// The kernel answers from a cache for a while.
 	after := before
-	for deadline := time.Now().Add(patience); after["sent_pkts"] < before["sent_pkts"]+8 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); after["sent_pkts"] < before["sent_pkts"]+8 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		after = must(PortCounters(r.ctx.Name(), 1))(t)
 	}
 	if after["sent_pkts"] < before["sent_pkts"]+8 {

@@ -28,7 +28,8 @@ func portCounters(root, device string, port int) (map[string]uint64, error) {
 		return nil, &Error{Op: "read port counters", Device: device, Err: ErrNoDevice}
 	}
 	if _, err := os.Stat(dir); err != nil {
-		return nil, &Error{Op: "read port counters", Device: device, Errno: errnoOf(err), Err: ErrNoDevice, Detail: fmt.Sprintf("port %d: %s is missing", port, dir)}
+		return nil, &Error{Op: "read port counters", Device: device, Errno: errnoOf(err), Err: ErrNoDevice,
+			Detail: fmt.Sprintf("port %d: %s is missing", port, dir)}
 	}
 	out := map[string]uint64{}
 	for _, sub := range []string{"counters", "hw_counters"} {

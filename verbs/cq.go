@@ -59,7 +59,8 @@ func newCQEvents(c *C.struct_ibv_comp_channel, raw syscall.RawConn) *cqEvents {
 // CreateCompChannel makes a completion channel.
 func (x *Context) CreateCompChannel() (*CompChannel, error) {
 	const op = "ibv_create_comp_channel"
-	h := &CompChannel{object: object{dev: x, parents: []*object{&x.object}, kind: "completion channel", name: "completion channel"}}
+	h := &CompChannel{object: object{dev: x, parents: []*object{&x.object}, kind: "completion channel",
+		name: "completion channel"}}
 	if err := h.adopt(op); err != nil {
 		return nil, err
 	}
@@ -223,7 +224,7 @@ func (x *Context) explainCQ(op string, cfg CQConfig, errno syscall.Errno) error 
 // Cap returns how many completions fit.
 func (q *CQ) Cap() int { return int(q.c.cqe) }
 
-// Arm asks for one event on the channel when the next completion arrives; with solicitedOnly, the
+// Arm requests one event on the channel when the next completion arrives; with solicitedOnly, the
 // next solicited or failed one.
 func (q *CQ) Arm(solicitedOnly bool) error {
 	const op = "ibv_req_notify_cq"
@@ -244,7 +245,7 @@ func (q *CQ) Arm(solicitedOnly bool) error {
 	return nil
 }
 
-// Resize asks for another capacity. Not every device can.
+// Resize requests another capacity. Not every device can.
 func (q *CQ) Resize(entries int) error {
 	const op = "ibv_resize_cq"
 	if err := q.use(op); err != nil {
@@ -252,14 +253,16 @@ func (q *CQ) Resize(entries int) error {
 	}
 	defer q.done()
 	if rc, err := C.ibv_resize_cq(q.c, C.int(entries)); rc != 0 {
-		return q.fail(op, errnoRC(rc, err), fmt.Sprintf("to %d entries; the device allows %d", entries, q.dev.attr.MaxCQE), "it cannot be smaller than the completions it holds")
+		return q.fail(op, errnoRC(rc, err), fmt.Sprintf("to %d entries; the device allows %d", entries, q.dev.attr.MaxCQE),
+			"it cannot be smaller than the completions it holds")
 	}
 	return nil
 }
 
 func (q *CQ) overrunError(op string) error {
 	return &Error{Op: op, Device: q.dev.info.Name, Object: q.name, Errno: syscall.EOVERFLOW, Err: ErrOverrun,
-		Detail: fmt.Sprintf("more than %d completions were outstanding; some are lost", q.Cap()), Remedy: "make it as large as all signalled sends and posted receives of its QPs together"}
+		Detail: fmt.Sprintf("more than %d completions were outstanding; some are lost", q.Cap()),
+		Remedy: "make it as large as all signalled sends and posted receives of its QPs together"}
 }
 
 // Close destroys the queue. It is refused with ErrBusy while QPs or doorbells use it.

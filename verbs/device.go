@@ -41,7 +41,8 @@ func eachDevice(name string, f func(*C.struct_ibv_device, DeviceInfo) error) err
 		if errno == syscall.ENOSYS || errno == syscall.ENODEV || errno == syscall.ENOENT {
 			return nil // the kernel has no RDMA at all: no devices
 		}
-		return &Error{Op: "ibv_get_device_list", Device: name, Errno: errno, Remedy: "may this process read /sys/class/infiniband_verbs and open /dev/infiniband/uverbs*?"}
+		return &Error{Op: "ibv_get_device_list", Device: name, Errno: errno,
+			Remedy: "may this process read /sys/class/infiniband_verbs and open /dev/infiniband/uverbs*?"}
 	}
 	defer C.ibv_free_device_list(list)
 	for _, d := range unsafe.Slice(list, int(n)) {
@@ -69,7 +70,7 @@ type Context struct {
 	destroy func() error
 }
 
-// Open opens a device by name and asks for its limits. It starts one goroutine, which learns of CQs
+// Open opens a device by name and reads its limits. It starts one goroutine, which learns of CQs
 // that have overrun until Close.
 func Open(name string) (*Context, error) {
 	x := &Context{reg: newRegistry()}
@@ -83,7 +84,8 @@ func Open(name string) (*Context, error) {
 		x.info = info
 		c, err := C.ibv_open_device(d)
 		if c == nil {
-			return &Error{Op: "ibv_open_device", Device: name, Errno: errnoPtr(err), Remedy: "may this process open /dev/infiniband/uverbs*? In a container, pass them in"}
+			return &Error{Op: "ibv_open_device", Device: name, Errno: errnoPtr(err),
+				Remedy: "may this process open /dev/infiniband/uverbs*? In a container, pass them in"}
 		}
 		x.c = c
 		return nil
@@ -110,7 +112,8 @@ func unknownDevice(name string, others []string) error {
 	e := &Error{Op: "open", Device: name, Errno: syscall.ENODEV, Err: ErrNoDevice}
 	if len(others) == 0 {
 		e.Detail = "this host has no RDMA device"
-		e.Remedy = "load the driver of the adapter, or make a software device with hack/softroce/setup.sh; ibbench doctor says what is missing"
+		e.Remedy = "load the driver of the adapter, or make a software device with hack/softroce/setup.sh; " +
+			"ibbench doctor says what is missing"
 		return e
 	}
 	e.Detail = "this host has " + strings.Join(others, ", ")
@@ -129,8 +132,9 @@ func (x *Context) queryLimits() error {
 		Ports:     max(int(o.phys_port_cnt), int(c.phys_port_cnt_ex)),
 		MaxMRSize: uint64(o.max_mr_size), MaxMR: int(o.max_mr), MaxPD: int(o.max_pd),
 		MaxQP: int(o.max_qp), MaxQPWR: int(o.max_qp_wr), MaxSGE: int(o.max_sge), MaxCQ: int(o.max_cq), MaxCQE: int(o.max_cqe),
-		MaxQPReadAtomic: int(o.max_qp_rd_atom), MaxQPInitReadAtomic: int(o.max_qp_init_rd_atom), AtomicCap: AtomicCap(o.atomic_cap),
-		MaxSRQ: int(o.max_srq), MaxSRQWR: int(o.max_srq_wr), MaxSRQSGE: int(o.max_srq_sge),
+		MaxQPReadAtomic: int(o.max_qp_rd_atom), MaxQPInitReadAtomic: int(o.max_qp_init_rd_atom),
+		AtomicCap: AtomicCap(o.atomic_cap),
+		MaxSRQ:    int(o.max_srq), MaxSRQWR: int(o.max_srq_wr), MaxSRQSGE: int(o.max_srq_sge),
 		CompVectors: int(x.c.num_comp_vectors),
 	}
 	return x.attr.disable(os.Getenv(EnvDisable))
@@ -143,14 +147,15 @@ func (x *Context) Name() string { return x.info.Name }
 // Close, too.
 func (x *Context) Attr() DeviceAttr { return x.attr }
 
-// Port asks for the attributes of a port; the first port is 1.
+// Port reads the attributes of a port; the first port is 1.
 func (x *Context) Port(port int) (PortAttr, error) {
 	if err := x.use("ibv_query_port"); err != nil {
 		return PortAttr{}, err
 	}
 	defer x.done()
 	if port < 1 || port > x.attr.Ports {
-		return PortAttr{}, x.fail("ibv_query_port", syscall.EINVAL, fmt.Sprintf("port %d of a device with %d", port, x.attr.Ports), "ports are numbered from 1")
+		return PortAttr{}, x.fail("ibv_query_port", syscall.EINVAL,
+			fmt.Sprintf("port %d of a device with %d", port, x.attr.Ports), "ports are numbered from 1")
 	}
 	var c C.struct_ibv_port_attr
 	if rc, err := C.ibc_query_port(x.c, C.uint8_t(port), &c); rc != 0 {
@@ -160,7 +165,8 @@ func (x *Context) Port(port int) (PortAttr, error) {
 	return PortAttr{
 		Port: port, State: PortState(c.state), LinkLayer: LinkLayer(c.link_layer),
 		MaxMTU: MTU(c.max_mtu), ActiveMTU: MTU(c.active_mtu), MaxMsgSize: uint32(c.max_msg_sz), LID: uint16(c.lid),
-		GIDTableLen: int(c.gid_tbl_len), PKeyTableLen: int(c.pkey_tbl_len), ActiveWidth: uint8(c.active_width), ActiveSpeed: uint8(c.active_speed),
+		GIDTableLen: int(c.gid_tbl_len), PKeyTableLen: int(c.pkey_tbl_len), ActiveWidth: uint8(c.active_width),
+		ActiveSpeed: uint8(c.active_speed),
 		GRHRequired: c.flags&grhRequired != 0,
 	}, nil
 }
@@ -187,13 +193,14 @@ func (x *Context) GIDs(port int) ([]GIDEntry, error) {
 	var gids []GIDEntry
 	for _, e := range table[:n] {
 		if int(e.port_num) == port {
-			gids = append(gids, GIDEntry{GID: GID(e.gid), Index: int(e.gid_index), Type: GIDType(e.gid_type), Netdev: netdev(uint32(e.ndev_ifindex))})
+			gids = append(gids, GIDEntry{GID: GID(e.gid), Index: int(e.gid_index), Type: GIDType(e.gid_type),
+				Netdev: netdev(uint32(e.ndev_ifindex))})
 		}
 	}
 	return gids, nil
 }
 
-// queryGIDs asks for the entries one by one, and the kernel for what they are: before rdma-core 32
+// queryGIDs reads the entries one by one, and their kinds from the kernel: before rdma-core 32
 // the library has no call for a table.
 func (x *Context) queryGIDs(p *PortAttr) ([]GIDEntry, error) {
 	var gids []GIDEntry
@@ -249,7 +256,7 @@ func (x *Context) Close() error { return x.close(x.destroy) }
 
 // GetForkStatus says whether a fork without exec is safe for registered memory. Starting programs
 // with os/exec always is: Go's fork shares the parent's memory until exec. A library too old to say
-// counts as one that was not told to protect it; without a library nothing is registered.
+// counts as one without the protection switched on; without a library nothing is registered.
 func GetForkStatus() ForkStatus {
 	if _, err := Library(); err != nil {
 		return ForkUnneeded

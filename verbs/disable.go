@@ -28,13 +28,15 @@ func (a *DeviceAttr) disable(list string) error {
 		case "srq":
 			a.MaxSRQ, a.MaxSRQWR, a.MaxSRQSGE = 0, 0, 0
 		default:
-			return &Error{Op: "read " + EnvDisable, Errno: syscall.EINVAL, Detail: fmt.Sprintf("unknown feature %q", word), Remedy: "features are atomics, inline, srq"}
+			return &Error{Op: "read " + EnvDisable, Errno: syscall.EINVAL, Detail: fmt.Sprintf("unknown feature %q", word),
+				Remedy: "features are atomics, inline, srq"}
 		}
 	}
 	return nil
 }
 
-// lacks is the error of asking a device for what it does not have, or what is switched off.
+// lacks is the error of a feature that a device does not have, or that is switched off.
 func lacks(op, device, feature string) error {
-	return &Error{Op: op, Device: device, Errno: syscall.EOPNOTSUPP, Err: ErrNotSupported, Detail: "the device has no " + feature, Remedy: "is it switched off by " + EnvDisable + "?"}
+	return &Error{Op: op, Device: device, Errno: syscall.EOPNOTSUPP, Err: ErrNotSupported,
+		Detail: "the device has no " + feature, Remedy: "is it switched off by " + EnvDisable + "?"}
 }

@@ -63,13 +63,13 @@
 // # Memory
 //
 // Work requests, scatter lists and completions of the data path live in memory mapped by this
-// package, at addresses that never change; no Go pointer is handed to a device by it. What is
-// registered is the caller's affair: see PD.Register.
+// package, at addresses that never change; no Go pointer is handed to a device by it. Registering
+// is the caller's affair: see PD.Register.
 //
 // # InfiniBand without a subnet administrator
 //
-// ComputePath assumes what is true of nearly all clusters: reversible paths with one service level.
-// It asks no subnet manager.
+// ComputePath assumes, as holds on nearly all clusters, reversible paths with one service level.
+// It queries no subnet manager.
 //
 // # The library
 //
@@ -82,8 +82,8 @@
 //	_ibv_query_gid_table (32)     ibv_query_gid for each entry, and the kernel's gid_attrs
 //	ibv_is_fork_initialized (35)  GetForkStatus says ForkDisabled
 //
-// What is declared of it stands in ibc_abi.h and ibc_calls.h. The calls of the data path go through
-// the table of the device, as those of its own header do.
+// Its declarations stand in ibc_abi.h and ibc_calls.h. The calls of the data path go through
+// the table of the device, as in its own header.
 //
 // # Builds
 //

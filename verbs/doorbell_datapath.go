@@ -33,7 +33,7 @@ type DoorbellConfig struct {
 // belongs to one goroutine at a time; in the debug build (-tags debug) use by two at once is an
 // ErrConcurrent.
 //
-// Queue what is to be posted with Send, Recv and SRQRecv, then call Ring. The chains'
+// Queue sub-chains with Send, Recv and SRQRecv, then call Ring. The chains'
 // slots must stay as they are until their requests complete, except inline data and the requests
 // themselves, which are copied by the post.
 type Doorbell struct {
@@ -47,14 +47,14 @@ type Doorbell struct {
 	queued [MaxBatch]queuedBatch
 }
 
-// queuedBatch is what is released after a post, and what an error names.
+// queuedBatch is released after a post, and named by an error.
 type queuedBatch struct {
 	queue *object
 	chain *chain
 	first int
 }
 
-// NewDoorbell makes a doorbell whose waits are for completions of this queue.
+// NewDoorbell makes a doorbell that waits for completions of this queue.
 func (q *CQ) NewDoorbell(cfg DoorbellConfig) (*Doorbell, error) {
 	const op = "new doorbell"
 	if cfg.Completions == 0 {
@@ -63,12 +63,14 @@ func (q *CQ) NewDoorbell(cfg DoorbellConfig) (*Doorbell, error) {
 	if cfg.Completions < 1 || cfg.Completions > 1<<16 {
 		return nil, q.fail(op, syscall.EINVAL, fmt.Sprintf("%+v is out of range", cfg), "at most 65536 completions")
 	}
-	d := &Doorbell{object: object{dev: q.dev, parents: []*object{&q.object}, kind: "doorbell", name: "doorbell of " + q.name}, cq: q}
+	d := &Doorbell{object: object{dev: q.dev, parents: []*object{&q.object}, kind: "doorbell",
+		name: "doorbell of " + q.name}, cq: q}
 	if err := d.adopt(op); err != nil {
 		return nil, err
 	}
 	head := alignUp(C.sizeof_struct_ibc_doorbell, cacheLine)
-	mem, err := unix.Mmap(-1, 0, head+cfg.Completions*int(sizeofWC), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	mem, err := unix.Mmap(-1, 0, head+cfg.Completions*int(sizeofWC), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		d.orphan(d.parents)
 		return nil, q.fail(op, errnoOf(err), "", "")
@@ -103,7 +105,8 @@ func (d *Doorbell) SRQRecv(s *SRQ, c *RecvChain, first, n int) error {
 // push queues a sub-chain, and keeps its queue open until it has been posted.
 func (d *Doorbell) push(kind C.uint32_t, queue unsafe.Pointer, o *object, c *chain, first, n int) error {
 	x := d.d
-	if x == nil || x.batches == MaxBatch || uint(first) >= uint(c.slots) || uint(n-1) >= uint(c.slots) || !o.guard.enter() {
+	if x == nil || x.batches == MaxBatch || uint(first) >= uint(c.slots) ||
+		uint(n-1) >= uint(c.slots) || !o.guard.enter() {
 		return d.refuse(o, c, first, n)
 	}
 	last := first + n - 1
@@ -133,14 +136,15 @@ func (d *Doorbell) refuse(o *object, c *chain, first, n int) error {
 	case c.closed:
 		return &Error{Op: "post", Object: c.kind, Err: os.ErrClosed}
 	case uint(first) >= uint(c.slots) || uint(n-1) >= uint(c.slots):
-		return &Error{Op: "post", Object: c.kind, Errno: unix.EINVAL, Detail: fmt.Sprintf("slots %d..%d of a chain with %d", first, first+n-1, c.slots)}
+		return &Error{Op: "post", Object: c.kind, Errno: unix.EINVAL,
+			Detail: fmt.Sprintf("slots %d..%d of a chain with %d", first, first+n-1, c.slots)}
 	}
 	return o.closedError("post")
 }
 
-// Ring posts what was queued, then polls until want completions have come or the budget has passed,
-// and returns how many came, at most the configured number. It polls at least once, unless want is
-// 0: then it only posts. Completions returns them.
+// Ring posts queued sub-chains, then polls until want completions have come or the budget has
+// passed, and returns how many came, at most the configured number. It polls at least once, unless
+// want is 0: then it only posts. Completions returns them.
 //
 // A sub-chain that was refused keeps only those behind it for the same queue from being posted.
 // Then the error is the first one's *PostError, see Refused; completions that came are returned
@@ -181,7 +185,7 @@ func (d *Doorbell) Call(q *QP, c *SendChain, first, n, want int, budget time.Dur
 }
 
 // PostOne posts one request of a chain and does not poll: Send and Ring in the fewest steps where
-// nothing is queued; else behind what is.
+// nothing is queued; else behind the queued ones.
 func (d *Doorbell) PostOne(q *QP, c *SendChain, i int) error {
 	x := d.d
 	if x == nil || x.batches != 0 || uint(i) >= uint(c.slots) || owner.Checked {
@@ -238,7 +242,7 @@ func (d *Doorbell) misused() error {
 	return d.fail("ring", 0, "", "one goroutine at a time").with(ErrConcurrent)
 }
 
-// ring makes the call, and lets the queues of what was posted be closed again.
+// ring makes the call, and lets the queues of posted sub-chains be closed again.
 func (d *Doorbell) ring(x *C.struct_ibc_doorbell, want int, budget time.Duration) (n int, err error) {
 	x.want, x.budget_ns = C.uint32_t(max(want, 0)), C.uint64_t(min(max(budget, 0), C.IBC_MAX_BUDGET_NS))
 	// As a number: a pointer to C memory would be looked up in Go's heap at each call.
@@ -253,7 +257,7 @@ func (d *Doorbell) ring(x *C.struct_ibc_doorbell, want int, budget time.Duration
 	return int(x.completed), err
 }
 
-// release forgets what was queued, so that its queues can be closed.
+// release forgets queued sub-chains, so that their queues can be closed.
 func (d *Doorbell) release() {
 	for i := range d.d.batches {
 		b := &d.queued[i]
@@ -278,14 +282,15 @@ func (d *Doorbell) failure() error {
 	}
 }
 
-// Refused returns what was refused of sub-chain i of the last ring, whose error was a *PostError;
-// nil: it was posted.
+// Refused returns the refusal of a part of sub-chain i of the last ring, which failed with a
+// *PostError; nil: it was posted.
 func (d *Doorbell) Refused(i int) *PostError {
 	b, q := &d.d.batch[i], &d.queued[i]
 	if b.err == 0 {
 		return nil
 	}
-	e := &PostError{Device: d.dev.info.Name, Queue: q.queue.name, Batch: i, Slot: q.first, Errno: syscall.Errno(b.err), Posted: int(d.d.posted)}
+	e := &PostError{Device: d.dev.info.Name, Queue: q.queue.name, Batch: i, Slot: q.first, Errno: syscall.Errno(b.err),
+		Posted: int(d.d.posted)}
 	if bad := uintptr(b.bad) - q.chain.base; bad < uintptr(q.chain.slots)*q.chain.size {
 		e.Slot = int(bad / q.chain.size)
 		e.WRID = *(*uint64)(b.bad)
@@ -293,7 +298,7 @@ func (d *Doorbell) Refused(i int) *PostError {
 	return e
 }
 
-// Completions returns what the last ring brought. The slice is valid until the next.
+// Completions returns the completions of the last ring. The slice is valid until the next.
 func (d *Doorbell) Completions() []WC {
 	if d.d == nil {
 		return nil
@@ -327,14 +332,15 @@ func (d *Doorbell) Stats() (s DoorbellStats) {
 		from *C.uint64_t
 	}{
 		{&s.Rings, &c.n_rings}, {&s.Batches, &c.n_posts}, {&s.WRs, &c.n_wrs}, {&s.PostErrors, &c.n_post_errors},
-		{&s.Polls, &c.n_polls}, {&s.EmptyPolls, &c.n_empty_polls}, {&s.Completions, &c.n_completions}, {&s.FailedComps, &c.n_failed},
+		{&s.Polls, &c.n_polls}, {&s.EmptyPolls, &c.n_empty_polls}, {&s.Completions, &c.n_completions},
+		{&s.FailedComps, &c.n_failed},
 	} {
 		*f.to = atomic.LoadUint64((*uint64)(f.from))
 	}
 	return s
 }
 
-// Close frees the doorbell and forgets what was queued. In the debug build it is refused with
+// Close frees the doorbell and forgets queued sub-chains. In the debug build it is refused with
 // ErrBusy while another goroutine rings it.
 func (d *Doorbell) Close() error {
 	return d.close(func() error {

@@ -33,7 +33,7 @@ func TestASubChainPostsExactlyItsSlots(t *testing.T) {
 	for _, c := range []struct{ first, n int }{{0, 1}, {3, 4}, {slots - 2, 5}, {0, slots}, {5, slots}} {
 		r.fillWrites(a, Signaled)
 		check(t, a.bell.Send(a.qp, a.send, c.first, c.n))
-		got := must(a.bell.Ring(c.n, patience))(t)
+		got := must(a.bell.Ring(c.n, testTimeout))(t)
 		if got != c.n || a.bell.Posted() != c.n {
 			t.Fatalf("%+v: %d posted, %d completed", c, a.bell.Posted(), got)
 		}
@@ -67,7 +67,7 @@ func TestOneRingPostsToSeveralQueues(t *testing.T) {
 	check(t, a.bell.Send(a.qp, a.send, 0, 2))
 	check(t, a.bell.Send(b.qp, b.send, 0, 1))
 	check(t, a.bell.Send(a.qp, a.send, 2, 1))
-	if n := must(a.bell.Ring(5, patience))(t); n != 5 || a.bell.Posted() != 5 {
+	if n := must(a.bell.Ring(5, testTimeout))(t); n != 5 || a.bell.Posted() != 5 {
 		t.Fatalf("%d posted, %d completed, want 5", a.bell.Posted(), n)
 	}
 	seen := map[uint64]bool{}
@@ -97,7 +97,7 @@ func TestARefusedRequestIsNamed(t *testing.T) {
 	check(t, a.bell.Send(a.qp, a.send, 4, 4))
 	check(t, a.bell.Send(b.qp, b.send, 0, 1))
 	check(t, a.bell.Send(a.qp, a.send, 2, 1))
-	_, err := a.bell.Ring(5, patience)
+	_, err := a.bell.Ring(5, testTimeout)
 	var e *PostError
 	if !errors.As(err, &e) {
 		t.Fatalf("%v, want a PostError", err)
@@ -116,9 +116,9 @@ func TestARefusedRequestIsNamed(t *testing.T) {
 	}
 	// The four before it complete, and the other queue's; 6, 7 and 2 were never posted; the links
 	// are whole again.
-	for got := len(a.bell.Completions()); got < 4; got += must(a.bell.Ring(1, patience))(t) {
+	for got := len(a.bell.Completions()); got < 4; got += must(a.bell.Ring(1, testTimeout))(t) {
 	}
-	for got := 0; got < 1; got += must(b.bell.Ring(1, patience))(t) {
+	for got := 0; got < 1; got += must(b.bell.Ring(1, testTimeout))(t) {
 	}
 	if n := must(a.bell.Ring(1, 0))(t); n != 0 {
 		t.Errorf("%d completions too many", n)
@@ -128,7 +128,7 @@ func TestARefusedRequestIsNamed(t *testing.T) {
 	}
 	r.fillWrites(a, Signaled)
 	check(t, a.bell.Send(a.qp, a.send, 0, a.send.slots))
-	if n := must(a.bell.Ring(a.send.slots, patience))(t); n != a.send.slots {
+	if n := must(a.bell.Ring(a.send.slots, testTimeout))(t); n != a.send.slots {
 		t.Errorf("%d completions of the whole chain afterwards", n)
 	}
 	if s := a.bell.Stats(); s.PostErrors != 2 {
@@ -143,7 +143,7 @@ func TestPostOnePostsBehindWhatIsQueued(t *testing.T) {
 	took := func(ids ...uint64) {
 		t.Helper()
 		for got := 0; got < len(ids); {
-			must(a.bell.Ring(1, patience))(t)
+			must(a.bell.Ring(1, testTimeout))(t)
 			for _, wc := range a.bell.Completions() {
 				if got == len(ids) || wc.WRID != ids[got] || wc.Err() != nil {
 					t.Fatalf("completion %d is %s, want those of %d", got, describe(wc), ids)
@@ -224,7 +224,7 @@ func TestADoorbellRefusesBadSlots(t *testing.T) {
 	if err := a.send.Close(); !errors.Is(err, ErrBusy) {
 		t.Errorf("close of a chain that waits in a doorbell: %v, want %v", err, ErrBusy)
 	}
-	if n := must(a.bell.Ring(MaxBatch, patience))(t); n != MaxBatch {
+	if n := must(a.bell.Ring(MaxBatch, testTimeout))(t); n != MaxBatch {
 		t.Errorf("%d completions of %d sub-chains", n, MaxBatch)
 	}
 }
@@ -266,7 +266,7 @@ func TestRingReturnsNoMoreThanItsCapacity(t *testing.T) {
 	check(t, small.Send(a.qp, a.send, 0, 8))
 	var ids []uint64
 	for len(ids) < 8 {
-		n := must(small.Ring(100, patience))(t)
+		n := must(small.Ring(100, testTimeout))(t)
 		if n == 0 || n > 3 {
 			t.Fatalf("%d completions", n)
 		}
@@ -275,7 +275,7 @@ func TestRingReturnsNoMoreThanItsCapacity(t *testing.T) {
 		}
 		if len(ids) == 6 {
 			// The last two cannot fill it.
-			n := must(small.Ring(2, patience))(t)
+			n := must(small.Ring(2, testTimeout))(t)
 			for _, wc := range small.Completions()[:n] {
 				ids = append(ids, wc.WRID)
 			}
@@ -300,9 +300,9 @@ func TestADoorbellDetectsTwoGoroutines(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		close(started)
-		_, err := a.bell.Ring(1, patience)
+		_, err := a.bell.Ring(1, testTimeout)
 		for errors.Is(err, ErrConcurrent) { // it met the look below
-			_, err = a.bell.Ring(1, patience)
+			_, err = a.bell.Ring(1, testTimeout)
 		}
 		done <- err
 	}()
@@ -330,7 +330,7 @@ func TestPostAndPollDoNotAllocate(t *testing.T) {
 		if a.bell.Send(a.qp, a.send, 0, 2) != nil {
 			failed++
 		}
-		n, err := a.bell.Ring(2, patience)
+		n, err := a.bell.Ring(2, testTimeout)
 		if n != 2 || err != nil {
 			failed++
 		}

@@ -78,7 +78,8 @@ func (e *PostError) Error() string {
 	case syscall.EINVAL:
 		why = ": the request does not fit the queue (state, opcode for this QP type, number of scatter entries, inline size)"
 	}
-	return fmt.Sprintf("verbs: post to %s of %s: work request %#x in slot %d (sub-chain %d) refused after %d were posted: %v%s",
+	return fmt.Sprintf("verbs: post to %s of %s: work request %#x in slot %d (sub-chain %d) refused after %d were "+
+		"posted: %v%s",
 		e.Queue, e.Device, e.WRID, e.Slot, e.Batch, e.Posted, e.Errno, why)
 }
 

@@ -77,7 +77,7 @@ func pollable(fd int, name string) (*os.File, error) {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(dup), name)
-	// Fails when the runtime cannot poll it; a blocked thread per wait is not what was asked for.
+	// Fails when the runtime cannot poll it; a blocked thread per wait is not wanted.
 	if err := f.SetReadDeadline(time.Time{}); err != nil {
 		f.Close()
 		return nil, err

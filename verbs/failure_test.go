@@ -32,7 +32,7 @@ func TestBadRKeyIsARemoteAccessErrorAndFlushes(t *testing.T) {
 		a.send.SetLocal(i, r.addr(0), 8, r.mr.LKey())
 	}
 	check(t, a.bell.Send(a.qp, a.send, 0, 3))
-	n := must(a.bell.Ring(3, patience))(t)
+	n := must(a.bell.Ring(3, testTimeout))(t)
 	if n != 3 {
 		t.Fatalf("%d completions, want 3", n)
 	}
@@ -104,7 +104,7 @@ func TestOverrunOfACQIsAnErrorFromThenOn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for deadline := time.Now().Add(patience); !a.cq.overrun.Load(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); !a.cq.overrun.Load(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the queue does not know of it")
 		}
@@ -343,7 +343,7 @@ func TestGarbageContextIsReportedAsALeak(t *testing.T) {
 	// cleaned up by hand.
 	free := leakContext(t, name)
 	defer func() { check(t, free()) }()
-	deadline := time.After(patience)
+	deadline := time.After(testTimeout)
 	for {
 		runtime.GC()
 		select {

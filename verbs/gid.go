@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// AutoGID asks ChooseGID to choose.
+// AutoGID leaves the choice to ChooseGID.
 const AutoGID = -1
 
 // GIDChoice is the GID to use on a port, and why.
@@ -67,13 +67,15 @@ func rankGID(e GIDEntry) (gidRank, string) {
 // one that the subnet manager knows. An override other than AutoGID is checked, not ranked.
 func ChooseGID(port PortAttr, gids []GIDEntry, override int) (GIDChoice, error) {
 	fail := func(detail, remedy string) (GIDChoice, error) {
-		return GIDChoice{}, &Error{Op: "choose GID", Object: fmt.Sprintf("port %d", port.Port), Errno: syscall.EADDRNOTAVAIL, Err: ErrNoGID, Detail: detail, Remedy: remedy}
+		return GIDChoice{}, &Error{Op: "choose GID", Object: fmt.Sprintf("port %d", port.Port), Errno: syscall.EADDRNOTAVAIL,
+			Err: ErrNoGID, Detail: detail, Remedy: remedy}
 	}
 	if port.State != PortActive {
 		return fail(fmt.Sprintf("the port is %s", port.State), portRemedy(port))
 	}
 	if port.LinkLayer == LinkInfiniBand && port.LID == 0 && !port.GRHRequired {
-		return fail("the port has LID 0: no subnet manager has configured it", "start opensm, or check the switch's subnet manager")
+		return fail("the port has LID 0: no subnet manager has configured it",
+			"start opensm, or check the switch's subnet manager")
 	}
 	if override != AutoGID {
 		return checkGID(port, gids, override, fail)
@@ -88,9 +90,11 @@ func ChooseGID(port PortAttr, gids []GIDEntry, override int) (GIDChoice, error) 
 		}
 	}
 	if best < 0 {
-		return fail(fmt.Sprintf("none of the %d entries of its GID table is usable%s", len(gids), rejected(gids, -1)), "give the interface "+netdevs(gids)+"an IP address and bring it up: ip addr add, ip link set up")
+		return fail(fmt.Sprintf("none of the %d entries of its GID table is usable%s", len(gids), rejected(gids, -1)),
+			"give the interface "+netdevs(gids)+"an IP address and bring it up: ip addr add, ip link set up")
 	}
-	return GIDChoice{GIDEntry: gids[best], Reasons: append([]string{fmt.Sprintf("GID %d %s %s: chosen: %s", gids[best].Index, gids[best].GID, gids[best].Type, rankText[bestRank])}, reasons(gids, best)...)}, nil
+	return GIDChoice{GIDEntry: gids[best], Reasons: append([]string{fmt.Sprintf("GID %d %s %s: chosen: %s",
+		gids[best].Index, gids[best].GID, gids[best].Type, rankText[bestRank])}, reasons(gids, best)...)}, nil
 }
 
 func chooseIB(port PortAttr, gids []GIDEntry, fail func(string, string) (GIDChoice, error)) (GIDChoice, error) {
@@ -113,7 +117,8 @@ func chooseIB(port PortAttr, gids []GIDEntry, fail func(string, string) (GIDChoi
 	return fail("GID 0 is empty", "check the subnet manager: it configures the port's GID")
 }
 
-func checkGID(port PortAttr, gids []GIDEntry, index int, fail func(string, string) (GIDChoice, error)) (GIDChoice, error) {
+func checkGID(port PortAttr, gids []GIDEntry, index int,
+	fail func(string, string) (GIDChoice, error)) (GIDChoice, error) {
 	for _, e := range gids {
 		if e.Index != index {
 			continue
@@ -127,7 +132,8 @@ func checkGID(port PortAttr, gids []GIDEntry, index int, fail func(string, strin
 		}
 		return GIDChoice{GIDEntry: e, Reasons: []string{fmt.Sprintf("GID %d %s %s: asked for", e.Index, e.GID, e.Type)}}, nil
 	}
-	return fail(fmt.Sprintf("GID %d was asked for, but that place of the table is empty", index), "choose one of"+usable(gids))
+	return fail(fmt.Sprintf("GID %d was asked for, but that place of the table is empty", index),
+		"choose one of"+usable(gids))
 }
 
 // reasons says of each entry but the chosen why it was not taken.

@@ -4,7 +4,7 @@
  * starting a program needs libibverbs; a test compares it with the library's own header, field by
  * field (abi_test.go). Names are the library's: man pages ibv_*(3), include/uapi/rdma/.
  *
- * Members that begin with `unused` keep the place of one or several that nobody here looks at.
+ * Members that begin with `unused` keep the place of one or several that are not used here.
  * Structs that only the library makes end where our interest ends.
  */
 #ifndef IBC_ABI_H
@@ -65,7 +65,7 @@ struct ibv_pci_atomic_caps {
 	uint16_t fetch_add, swap, compare_swap;
 };
 
-/* The library fills what the caller's size covers. */
+/* The library fills as much as the caller's size covers. */
 struct ibv_device_attr_ex {
 	struct ibv_device_attr orig_attr;
 	uint32_t comp_mask;
@@ -87,7 +87,7 @@ enum ibv_port_state { IBV_PORT_DOWN = 1, IBV_PORT_ACTIVE = 4 };
 
 enum ibv_mtu { IBV_MTU_256 = 1, IBV_MTU_4096 = 5 };
 
-/* The library fills what the caller's size covers. */
+/* The library fills as much as the caller's size covers. */
 struct ibv_port_attr {
 	enum ibv_port_state state;
 	enum ibv_mtu max_mtu, active_mtu;
@@ -106,7 +106,7 @@ union ibv_gid {
 	} global;
 };
 
-/* The library fills what the caller's size covers. */
+/* The library fills as much as the caller's size covers. */
 struct ibv_gid_entry {
 	union ibv_gid gid;
 	uint32_t gid_index, port_num, gid_type, ndev_ifindex;
@@ -322,12 +322,13 @@ struct ibv_context {
 
 /*
  * What stands before a context: newer libraries have more in front, so a member's place is a
- * distance to the end, and sz tells how far the struct reaches up.
+ * distance to the end, and sz says how far the struct reaches up.
  */
 struct verbs_context {
 	int (*query_port)(struct ibv_context *, uint8_t, struct ibv_port_attr *, size_t);
 	void *unused_advise_mr_to_priv[26];
-	int (*query_device_ex)(struct ibv_context *, const struct ibv_query_device_ex_input *, struct ibv_device_attr_ex *, size_t);
+	int (*query_device_ex)(struct ibv_context *, const struct ibv_query_device_ex_input *,
+		struct ibv_device_attr_ex *, size_t);
 	void *unused_flow_to_xrcd[10];
 	uint64_t unused_placeholder;
 	size_t sz;

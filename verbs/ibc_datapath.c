@@ -8,7 +8,7 @@
  * Time is measured in ticks of the processor's counter: where the kernel does not trust it the
  * clock is a system call (2 us in a TCG virtual machine with an HPET, against 12 ns), which is more
  * than a message takes. A counter that stands still or jumps must not make a wait endless: now and
- * then the clock is asked.
+ * then the clock is read.
  */
 enum { POLLS_PER_TICKS = 16, TURNS_PER_CLOCK = 1 << 16 };
 
@@ -137,7 +137,7 @@ static void post_all(struct ibc_doorbell *d)
 	add(&d->n_wrs, d->posted);
 }
 
-/* Takes what the CQ has and there is room for. Returns 0 when polling failed. */
+/* Takes the CQ's completions that there is room for. Returns 0 when polling failed. */
 static int take(struct ibc_doorbell *d)
 {
 	int n = ibv_poll_cq(d->cq, (int)(d->wc_cap - d->completed), d->wc + d->completed);
@@ -190,7 +190,7 @@ void ibc_ring_at(uintptr_t doorbell)
 	add(&d->n_rings, 1);
 	if (d->batches)
 		post_all(d);
-	/* What was refused will not complete: take what is there, and do not wait. */
+	/* Refused requests will not complete: take present completions, and do not wait. */
 	if (d->refused)
 		d->budget_ns = 0;
 	if (d->want)

@@ -34,7 +34,8 @@ static int unversioned(const void *function)
 	const ElfW(Versym) *versions = NULL;
 	struct link_map *library = NULL;
 
-	if (!dladdr1(function, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol || !dladdr1(function, &info, (void **)&library, RTLD_DL_LINKMAP))
+	if (!dladdr1(function, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol ||
+		!dladdr1(function, &info, (void **)&library, RTLD_DL_LINKMAP))
 		return 0;
 	for (const ElfW(Dyn) *d = library->l_ld; d->d_tag != DT_NULL; d++)
 		if (d->d_tag == DT_SYMTAB)

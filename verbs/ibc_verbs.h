@@ -13,7 +13,8 @@ int ibc_query_gids(struct ibv_context *ctx, struct ibv_gid_entry *out, size_t ca
 int ibc_query_gid(struct ibv_context *ctx, uint8_t port, int index, uint8_t gid[16]);
 int ibc_set_nonblock(int fd);
 struct ibv_mr *ibc_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t len, int access);
-struct ibv_cq *ibc_create_cq(struct ibv_context *ctx, int entries, uint64_t id, struct ibv_comp_channel *ch, int vector);
+struct ibv_cq *ibc_create_cq(struct ibv_context *ctx, int entries, uint64_t id,
+	struct ibv_comp_channel *ch, int vector);
 int ibc_req_notify_cq(struct ibv_cq *cq, int solicited_only);
 int ibc_fork_init(void);   /* ENOSYS: the library has no such call */
 int ibc_fork_status(void); /* enum ibv_fork_status; -1: the library has no such call */

@@ -65,7 +65,8 @@ func missingCalls() (calls []string) {
 	return calls
 }
 
-const installLibrary = "install it (Debian, Ubuntu: apt-get install libibverbs1 ibverbs-providers; Fedora, RHEL: dnf install libibverbs), or name the file in " + EnvLibrary +
+const installLibrary = "install it (Debian, Ubuntu: apt-get install libibverbs1 ibverbs-providers; Fedora, RHEL: " +
+	"dnf install libibverbs), or name the file in " + EnvLibrary +
 	"; ranks of one host need no RDMA and use shared memory"
 
 func notLoaded(file, why string, named bool) error {
@@ -78,7 +79,8 @@ func notLoaded(file, why string, named bool) error {
 
 func tooOld(file string, lacks []string) error {
 	if lacks == nil {
-		return &Error{Op: "load " + file, Err: ErrNoLibrary, Detail: "it has none of the calls of libibverbs", Remedy: "name another file in " + EnvLibrary}
+		return &Error{Op: "load " + file, Err: ErrNoLibrary, Detail: "it has none of the calls of libibverbs",
+			Remedy: "name another file in " + EnvLibrary}
 	}
 	return &Error{Op: "load " + file, Err: ErrNoLibrary, Detail: "it lacks " + strings.Join(lacks, ", "),
 		Remedy: "install libibverbs 1.1 or newer (any rdma-core), or name another file in " + EnvLibrary}

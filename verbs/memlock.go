@@ -25,7 +25,7 @@ type Memlock struct {
 // Unlimited is RLIM_INFINITY.
 const Unlimited = unix.RLIM_INFINITY
 
-// ReadMemlock asks the kernel for this process's figures.
+// ReadMemlock reads this process's figures from the kernel.
 func ReadMemlock() Memlock {
 	m := Memlock{Limit: Unlimited, CapIPCLck: sysinfo.Host().Capabilities().LocksAll()}
 	var r unix.Rlimit
@@ -58,10 +58,12 @@ func (m Memlock) Allows(bytes uint64) bool {
 // Explain says why pinning that many bytes failed with ENOMEM, and what to do.
 func (m Memlock) Explain(bytes uint64) (detail, todo string) {
 	if m.Allows(bytes) {
-		return fmt.Sprintf("%s asked; the memlock limit allows that (limit %s, pinned %s, CAP_IPC_LOCK %v)", size(bytes), limit(m.Limit), size(m.Pinned), m.CapIPCLck),
+		return fmt.Sprintf("%s asked; the memlock limit allows that (limit %s, pinned %s, CAP_IPC_LOCK %v)",
+				size(bytes), limit(m.Limit), size(m.Pinned), m.CapIPCLck),
 			"the machine, its cgroup or the device is out of memory or of regions"
 	}
-	return fmt.Sprintf("%s asked, %s pinned already, and RLIMIT_MEMLOCK is %s without CAP_IPC_LOCK", size(bytes), size(m.Pinned), limit(m.Limit)),
+	return fmt.Sprintf("%s asked, %s pinned already, and RLIMIT_MEMLOCK is %s without CAP_IPC_LOCK",
+			size(bytes), size(m.Pinned), limit(m.Limit)),
 		"raise the limit where the process is started: " + remedy.Memlock(remedy.Unknown)
 }
 

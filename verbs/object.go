@@ -74,7 +74,8 @@ func (o *object) close(destroy func() error) error {
 		return o.busy("still open: "+kids, "close those first")
 	}
 	if !o.guard.shut() {
-		return o.busy("a call on it is in progress, or it waits in a doorbell", "let the call end, and ring or reset the doorbell, first")
+		return o.busy("a call on it is in progress, or it waits in a doorbell",
+			"let the call end, and ring or reset the doorbell, first")
 	}
 	if err := destroy(); err != nil {
 		o.guard.reopen()
@@ -98,7 +99,8 @@ func (o *object) kidList() string {
 }
 
 func (o *object) busy(detail, remedy string) error {
-	return &Error{Op: "close", Device: o.dev.info.Name, Object: o.name, Errno: syscall.EBUSY, Err: ErrBusy, Detail: detail, Remedy: remedy}
+	return &Error{Op: "close", Device: o.dev.info.Name, Object: o.name, Errno: syscall.EBUSY, Err: ErrBusy,
+		Detail: detail, Remedy: remedy}
 }
 
 // use keeps the object open until done.

@@ -15,7 +15,8 @@ const RateMax Rate = 0
 
 // rateCode maps Gb/s, rounded down, to codes (IBTA 1.4 vol. 1 table 224; infiniband/verbs.h enum
 // ibv_rate).
-var rateCode = map[int]Rate{2: 2, 5: 5, 10: 3, 20: 6, 30: 4, 40: 7, 60: 8, 80: 9, 120: 10, 14: 11, 56: 12, 112: 13, 168: 14,
+var rateCode = map[int]Rate{2: 2, 5: 5, 10: 3, 20: 6, 30: 4, 40: 7, 60: 8, 80: 9, 120: 10, 14: 11,
+	56: 12, 112: 13, 168: 14,
 	25: 15, 100: 16, 200: 17, 300: 18, 28: 19, 50: 20, 400: 21, 600: 22, 800: 23, 1200: 24}
 
 // Gbps returns the rate in Gb/s, rounded down; 0 for RateMax.
@@ -73,7 +74,8 @@ type PathEnd struct {
 
 // NewPathEnd describes a port with the GID that was chosen for it.
 func NewPathEnd(p PortAttr, g GIDChoice, pkeys []uint16) PathEnd {
-	return PathEnd{LinkLayer: p.LinkLayer, LID: p.LID, GID: g.GID, GIDType: g.Type, GIDIndex: g.Index, Port: p.Port, ActiveMTU: p.ActiveMTU,
+	return PathEnd{LinkLayer: p.LinkLayer, LID: p.LID, GID: g.GID, GIDType: g.Type, GIDIndex: g.Index, Port: p.Port,
+		ActiveMTU:   p.ActiveMTU,
 		ActiveWidth: p.ActiveWidth, ActiveSpeed: p.ActiveSpeed, GRHRequired: p.GRHRequired, PKeys: pkeys}
 }
 
@@ -85,14 +87,15 @@ type Path struct {
 }
 
 // ComputePath works out, without asking a subnet manager, the way from the local port to the remote
-// one: LID or GID, P_Key, the smaller MTU and the lower rate. On fabrics whose subnet manager
+// one: LID or GID, P_Key, the smaller MTU and the lower rate. On fabrics with a subnet manager that
 // assigns service levels per path, set local.SL.
 func ComputePath(local, remote PathEnd) (Path, error) {
 	fail := func(detail, remedy string) (Path, error) {
 		return Path{}, &Error{Op: "compute path", Errno: syscall.EHOSTUNREACH, Err: ErrNoPath, Detail: detail, Remedy: remedy}
 	}
 	if local.LinkLayer != remote.LinkLayer {
-		return fail(fmt.Sprintf("the local port is %s, the remote one %s", local.LinkLayer, remote.LinkLayer), "choose devices of one network on both hosts")
+		return fail(fmt.Sprintf("the local port is %s, the remote one %s", local.LinkLayer, remote.LinkLayer),
+			"choose devices of one network on both hosts")
 	}
 	mtu := min(local.ActiveMTU, remote.ActiveMTU)
 	if mtu.Bytes() == 0 || max(local.ActiveMTU, remote.ActiveMTU).Bytes() == 0 {
@@ -101,10 +104,12 @@ func ComputePath(local, remote PathEnd) (Path, error) {
 	p := Path{MTU: mtu, AV: AddressVector{Port: local.Port, SL: local.SL, SGIDIndex: local.GIDIndex}}
 	if local.LinkLayer == LinkEthernet {
 		if local.GIDType != remote.GIDType {
-			return fail(fmt.Sprintf("the local GID %s is %s, the remote one %s is %s", local.GID, local.GIDType, remote.GID, remote.GIDType), "choose GIDs of one type on both hosts")
+			return fail(fmt.Sprintf("the local GID %s is %s, the remote one %s is %s",
+				local.GID, local.GIDType, remote.GID, remote.GIDType), "choose GIDs of one type on both hosts")
 		}
 		if local.GIDType == GIDTypeRoCEv2 && local.GID.Addr().Is4() != remote.GID.Addr().Is4() {
-			return fail(fmt.Sprintf("the local GID %s and the remote one %s are of different IP versions", local.GID, remote.GID), "choose GIDs of one IP version on both hosts")
+			return fail(fmt.Sprintf("the local GID %s and the remote one %s are of different IP versions",
+				local.GID, remote.GID), "choose GIDs of one IP version on both hosts")
 		}
 		p.AV.setGlobal(remote.GID)
 		return p, nil
@@ -120,10 +125,12 @@ func ComputePath(local, remote PathEnd) (Path, error) {
 		p.AV.setGlobal(remote.GID)
 	}
 	if remote.LID == 0 && !p.AV.Global {
-		return fail("the remote port has LID 0: no subnet manager has configured it", "start opensm, or check the switch's subnet manager")
+		return fail("the remote port has LID 0: no subnet manager has configured it",
+			"start opensm, or check the switch's subnet manager")
 	}
 	p.AV.DLID = remote.LID
-	p.AV.StaticRate = staticRate(LinkRate(local.ActiveWidth, local.ActiveSpeed), LinkRate(remote.ActiveWidth, remote.ActiveSpeed))
+	p.AV.StaticRate = staticRate(LinkRate(local.ActiveWidth, local.ActiveSpeed),
+		LinkRate(remote.ActiveWidth, remote.ActiveSpeed))
 	return p, nil
 }
 

@@ -58,7 +58,8 @@ type MR struct {
 
 func (p *PD) register(addr uintptr, length uint64, access Access) (*MR, error) {
 	const op = "ibv_reg_mr"
-	m := &MR{object: object{dev: p.dev, parents: []*object{&p.object}, kind: "MR", name: fmt.Sprintf("MR of %d bytes at %#x", length, addr)}}
+	m := &MR{object: object{dev: p.dev, parents: []*object{&p.object}, kind: "MR",
+		name: fmt.Sprintf("MR of %d bytes at %#x", length, addr)}}
 	if err := m.adopt(op); err != nil {
 		return nil, err
 	}
@@ -128,7 +129,8 @@ type AH struct {
 // CreateAH makes an address handle.
 func (p *PD) CreateAH(av AddressVector) (*AH, error) {
 	const op = "ibv_create_ah"
-	a := &AH{object: object{dev: p.dev, parents: []*object{&p.object}, kind: "AH", name: fmt.Sprintf("AH to %s", av.target())}}
+	a := &AH{object: object{dev: p.dev, parents: []*object{&p.object}, kind: "AH",
+		name: fmt.Sprintf("AH to %s", av.target())}}
 	if err := a.adopt(op); err != nil {
 		return nil, err
 	}
@@ -171,8 +173,10 @@ func (av *AddressVector) target() string {
 }
 
 func (av *AddressVector) c() C.struct_ibc_av {
-	c := C.struct_ibc_av{flow_label: C.uint32_t(av.FlowLabel), dlid: C.uint16_t(av.DLID), sgid_index: C.uint8_t(av.SGIDIndex), hop_limit: C.uint8_t(av.HopLimit),
-		traffic_class: C.uint8_t(av.TrafficClass), sl: C.uint8_t(av.SL), src_path_bits: C.uint8_t(av.SrcPathBits), static_rate: C.uint8_t(av.StaticRate), port: C.uint8_t(av.Port)}
+	c := C.struct_ibc_av{flow_label: C.uint32_t(av.FlowLabel), dlid: C.uint16_t(av.DLID),
+		sgid_index: C.uint8_t(av.SGIDIndex), hop_limit: C.uint8_t(av.HopLimit),
+		traffic_class: C.uint8_t(av.TrafficClass), sl: C.uint8_t(av.SL), src_path_bits: C.uint8_t(av.SrcPathBits),
+		static_rate: C.uint8_t(av.StaticRate), port: C.uint8_t(av.Port)}
 	if av.Global {
 		c.is_global = 1
 	}
@@ -180,8 +184,8 @@ func (av *AddressVector) c() C.struct_ibc_av {
 	return c
 }
 
-// explainAddress adds to an error what is known about the local end of an address: the GID behind
-// its index, and what is wrong with the vector.
+// explainAddress adds to an error the known facts about the local end of an address: the GID behind
+// its index, and the vector's fault.
 func (x *Context) explainAddress(e *Error, av *AddressVector) {
 	port, err := x.Port(av.Port)
 	if err != nil {
@@ -196,7 +200,8 @@ func (x *Context) explainAddress(e *Error, av *AddressVector) {
 		for _, g := range gids {
 			if g.Index == av.SGIDIndex {
 				e.Detail += fmt.Sprintf("; from GID %d %s %s %s", g.Index, g.GID, g.Type, g.Netdev)
-				e.Remedy = "is there a route from that address to the remote one, and does the neighbour answer (ip route get, ping)? Else choose another GID"
+				e.Remedy = "is there a route from that address to the remote one, and does the neighbour answer (ip route get, " +
+					"ping)? Else choose another GID"
 			}
 		}
 	}

@@ -29,7 +29,7 @@ type QPConfig struct {
 	SignalAll  bool // every send makes a completion, signalled or not
 }
 
-// QPCaps is what a queue pair was given, which may be more than was asked for.
+// QPCaps are the capacities of a queue pair, which may be larger than requested.
 type QPCaps struct {
 	MaxSendWR, MaxRecvWR, MaxSendSGE, MaxRecvSGE, MaxInline int
 }
@@ -89,7 +89,8 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	q := &QP{object: object{dev: x, parents: cfg.parents(p), kind: "QP", name: "QP"}, typ: cfg.Type}
 	attr := C.struct_ibv_qp_init_attr{qp_type: C.enum_ibv_qp_type(cfg.Type), send_cq: cfg.SendCQ.c, recv_cq: cfg.RecvCQ.c,
 		cap: C.struct_ibv_qp_cap{max_send_wr: C.uint32_t(cfg.MaxSendWR), max_recv_wr: C.uint32_t(cfg.MaxRecvWR),
-			max_send_sge: C.uint32_t(cfg.MaxSendSGE), max_recv_sge: C.uint32_t(cfg.MaxRecvSGE), max_inline_data: C.uint32_t(cfg.MaxInline)}}
+			max_send_sge: C.uint32_t(cfg.MaxSendSGE), max_recv_sge: C.uint32_t(cfg.MaxRecvSGE),
+			max_inline_data: C.uint32_t(cfg.MaxInline)}}
 	if cfg.SRQ != nil {
 		attr.srq = cfg.SRQ.c
 	}
@@ -106,7 +107,8 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	}
 	q.c, q.num = c, uint32(c.qp_num)
 	q.name = fmt.Sprintf("QP %#x", q.num)
-	q.caps = QPCaps{MaxSendWR: int(attr.cap.max_send_wr), MaxRecvWR: int(attr.cap.max_recv_wr), MaxSendSGE: int(attr.cap.max_send_sge),
+	q.caps = QPCaps{MaxSendWR: int(attr.cap.max_send_wr), MaxRecvWR: int(attr.cap.max_recv_wr),
+		MaxSendSGE: int(attr.cap.max_send_sge),
 		MaxRecvSGE: int(attr.cap.max_recv_sge), MaxInline: int(attr.cap.max_inline_data)}
 	if x.attr.NoInline {
 		q.caps.MaxInline = 0
@@ -122,7 +124,8 @@ func (x *Context) explainCreateQP(op string, cfg QPConfig, errno syscall.Errno) 
 		want, max int
 	}{
 		{"send requests", cfg.MaxSendWR, x.attr.MaxQPWR}, {"receive requests", cfg.MaxRecvWR, x.attr.MaxQPWR},
-		{"scatter entries per send", cfg.MaxSendSGE, x.attr.MaxSGE}, {"scatter entries per receive", cfg.MaxRecvSGE, x.attr.MaxSGE},
+		{"scatter entries per send", cfg.MaxSendSGE, x.attr.MaxSGE},
+		{"scatter entries per receive", cfg.MaxRecvSGE, x.attr.MaxSGE},
 	} {
 		if l.want > l.max || l.want < 0 {
 			why = append(why, fmt.Sprintf("%d %s asked, the device allows %d", l.want, l.what, l.max))
@@ -135,13 +138,14 @@ func (x *Context) explainCreateQP(op string, cfg QPConfig, errno syscall.Errno) 
 	if errno == syscall.ENOMEM {
 		remedy = fmt.Sprintf("the device allows %d QPs; its memory, or the memlock limit, may be exhausted", x.attr.MaxQP)
 	}
-	return x.fail(op, errno, fmt.Sprintf("%s, %+v; %s", cfg.Type, QPCaps{cfg.MaxSendWR, cfg.MaxRecvWR, cfg.MaxSendSGE, cfg.MaxRecvSGE, cfg.MaxInline}, strings.Join(why, "; ")), remedy)
+	return x.fail(op, errno, fmt.Sprintf("%s, %+v; %s", cfg.Type, QPCaps{cfg.MaxSendWR, cfg.MaxRecvWR, cfg.MaxSendSGE,
+		cfg.MaxRecvSGE, cfg.MaxInline}, strings.Join(why, "; ")), remedy)
 }
 
 // Num returns the QP number, which a peer needs to know.
 func (q *QP) Num() uint32 { return q.num }
 
-// Caps returns what the queue pair was given.
+// Caps returns the queue pair's capacities.
 func (q *QP) Caps() QPCaps { return q.caps }
 
 // Init moves the QP from RESET to INIT: from now on receives may be posted.
@@ -151,9 +155,10 @@ func (q *QP) Init(a InitAttr) error {
 	return q.Modify(attr, AttrState|tr.required)
 }
 
-// ReadyToReceive moves the QP from INIT to RTR: what the peer sends is taken.
+// ReadyToReceive moves the QP from INIT to RTR: messages of the peer are taken.
 func (q *QP) ReadyToReceive(a RTRAttr) error {
-	attr := QPAttr{State: StateRTR, AV: a.AV, PathMTU: a.PathMTU, DestQPN: a.DestQPN, RQPSN: a.RQPSN, MaxDestRdAtomic: a.MaxDestRdAtomic, MinRNRTimer: a.MinRNRTimer}
+	attr := QPAttr{State: StateRTR, AV: a.AV, PathMTU: a.PathMTU, DestQPN: a.DestQPN, RQPSN: a.RQPSN,
+		MaxDestRdAtomic: a.MaxDestRdAtomic, MinRNRTimer: a.MinRNRTimer}
 	if attr.PathMTU == 0 {
 		attr.PathMTU = MTU1024
 	}
@@ -169,7 +174,8 @@ func (q *QP) ReadyToReceive(a RTRAttr) error {
 
 // ReadyToSend moves the QP from RTR to RTS: sends may be posted.
 func (q *QP) ReadyToSend(a RTSAttr) error {
-	attr := QPAttr{State: StateRTS, SQPSN: a.SQPSN, Timeout: a.Timeout, RetryCount: a.RetryCount, RNRRetry: a.RNRRetry, MaxReadAtomic: a.MaxReadAtomic}
+	attr := QPAttr{State: StateRTS, SQPSN: a.SQPSN, Timeout: a.Timeout, RetryCount: a.RetryCount, RNRRetry: a.RNRRetry,
+		MaxReadAtomic: a.MaxReadAtomic}
 	for _, d := range []struct {
 		v *uint8
 		d uint8
@@ -190,8 +196,8 @@ func (q *QP) ToError() error { return q.Modify(QPAttr{State: StateErr}, AttrStat
 // completion.
 func (q *QP) Reset() error { return q.Modify(QPAttr{State: StateReset}, AttrState) }
 
-// Modify changes the attributes that mask names. Prefer the methods above. An error says what was
-// wrong with the attributes, as far as it can be known.
+// Modify changes the attributes that mask names. Prefer the methods above. An error names the fault
+// of the attributes, as far as it can be known.
 func (q *QP) Modify(a QPAttr, mask AttrMask) error {
 	const op = "ibv_modify_qp"
 	if err := q.use(op); err != nil {
@@ -200,10 +206,14 @@ func (q *QP) Modify(a QPAttr, mask AttrMask) error {
 	defer q.done()
 	from := QPState(q.c.state)
 	c := C.struct_ibv_qp_attr{
-		qp_state: C.enum_ibv_qp_state(a.State), cur_qp_state: C.enum_ibv_qp_state(a.CurState), path_mtu: C.enum_ibv_mtu(a.PathMTU), qkey: C.uint32_t(a.QKey),
-		rq_psn: C.uint32_t(a.RQPSN), sq_psn: C.uint32_t(a.SQPSN), dest_qp_num: C.uint32_t(a.DestQPN), qp_access_flags: C.uint(a.Access),
-		pkey_index: C.uint16_t(a.PKeyIndex), max_rd_atomic: C.uint8_t(a.MaxReadAtomic), max_dest_rd_atomic: C.uint8_t(a.MaxDestRdAtomic),
-		min_rnr_timer: C.uint8_t(a.MinRNRTimer), port_num: C.uint8_t(a.Port), timeout: C.uint8_t(a.Timeout), retry_cnt: C.uint8_t(a.RetryCount), rnr_retry: C.uint8_t(a.RNRRetry),
+		qp_state: C.enum_ibv_qp_state(a.State), cur_qp_state: C.enum_ibv_qp_state(a.CurState),
+		path_mtu: C.enum_ibv_mtu(a.PathMTU), qkey: C.uint32_t(a.QKey),
+		rq_psn: C.uint32_t(a.RQPSN), sq_psn: C.uint32_t(a.SQPSN), dest_qp_num: C.uint32_t(a.DestQPN),
+		qp_access_flags: C.uint(a.Access),
+		pkey_index:      C.uint16_t(a.PKeyIndex), max_rd_atomic: C.uint8_t(a.MaxReadAtomic),
+		max_dest_rd_atomic: C.uint8_t(a.MaxDestRdAtomic),
+		min_rnr_timer:      C.uint8_t(a.MinRNRTimer), port_num: C.uint8_t(a.Port), timeout: C.uint8_t(a.Timeout),
+		retry_cnt: C.uint8_t(a.RetryCount), rnr_retry: C.uint8_t(a.RNRRetry),
 	}
 	if mask&AttrAV != 0 {
 		av := a.AV.c()
@@ -251,7 +261,7 @@ func (q *QP) explainModify(op string, from QPState, a *QPAttr, mask AttrMask, er
 }
 
 // Close destroys the queue pair. It is refused with ErrBusy while a doorbell holds a sub-chain for
-// it. What was posted makes no completion any more.
+// it. Posted requests make no completion any more.
 func (q *QP) Close() error {
 	return q.close(func() error {
 		if rc, err := C.ibv_destroy_qp(q.c); rc != 0 {

@@ -32,8 +32,10 @@ const (
 	AttrDestQPN         AttrMask = 1 << 20
 )
 
-var attrNames = []string{"state", "current state", "SQD notification", "access flags", "P_Key index", "port", "Q_Key", "address vector", "path MTU",
-	"timeout", "retry count", "RNR retry", "RQ PSN", "max initiated READs/atomics", "alternate path", "min RNR timer", "SQ PSN", "max accepted READs/atomics",
+var attrNames = []string{"state", "current state", "SQD notification", "access flags", "P_Key index", "port", "Q_Key",
+	"address vector", "path MTU",
+	"timeout", "retry count", "RNR retry", "RQ PSN", "max initiated READs/atomics", "alternate path", "min RNR timer",
+	"SQ PSN", "max accepted READs/atomics",
 	"path migration state", "capabilities", "destination QP number"}
 
 // String lists the names, "address vector, path MTU".
@@ -156,12 +158,14 @@ var transitions = map[[2]QPState]map[QPType]transition{
 	{StateInit, StateRTR}: {
 		UD: {optional: AttrPKeyIndex | AttrQKey},
 		UC: {required: AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN, optional: AttrAltPath | AttrAccess | AttrPKeyIndex},
-		RC: {required: AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer, optional: AttrAltPath | AttrAccess | AttrPKeyIndex},
+		RC: {required: AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
+			optional: AttrAltPath | AttrAccess | AttrPKeyIndex},
 	},
 	{StateRTR, StateRTS}: {
 		UD: {required: AttrSQPSN, optional: AttrCurState | AttrQKey},
 		UC: {required: AttrSQPSN, optional: AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
-		RC: {required: AttrSQPSN | AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMaxReadAtomic, optional: AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
+		RC: {required: AttrSQPSN | AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMaxReadAtomic,
+			optional: AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
 	},
 	{StateRTS, StateRTS}: {
 		UD: {optional: AttrCurState | AttrQKey},
@@ -192,7 +196,7 @@ func transitionFor(t QPType, from, to QPState) (transition, bool) {
 	return tr, ok
 }
 
-// ExplainModify says what is wrong with the attributes of a change of a QP from one state to
+// ExplainModify names the fault in the attributes of a change of a QP from one state to
 // another: missing ones, superfluous ones, or the change itself. It returns "" when mask is one
 // that the change takes.
 func ExplainModify(t QPType, from, to QPState, mask AttrMask) string {
@@ -224,7 +228,7 @@ func waysFrom(t QPType, from QPState) string {
 	return fmt.Sprintf("; from %s it may go to %s", from, strings.Join(append(ways, "RESET", "ERR"), ", "))
 }
 
-// explainValues says which attribute values cannot be right, given what is known about the device
+// explainValues says which attribute values cannot be right, given the known facts of the device
 // and port.
 func explainValues(a *QPAttr, mask AttrMask, dev *DeviceAttr, port *PortAttr, gids []GIDEntry) []string {
 	var out []string
@@ -268,7 +272,7 @@ func explainValues(a *QPAttr, mask AttrMask, dev *DeviceAttr, port *PortAttr, gi
 	return out
 }
 
-// explainAV says what is wrong with an address vector.
+// explainAV names the fault of an address vector.
 func explainAV(av *AddressVector, dev *DeviceAttr, port *PortAttr, gids []GIDEntry) []string {
 	var out []string
 	if av.Port < 1 || av.Port > dev.Ports {
@@ -294,5 +298,6 @@ func explainAV(av *AddressVector, dev *DeviceAttr, port *PortAttr, gids []GIDEnt
 			return out
 		}
 	}
-	return append(out, fmt.Sprintf("address vector: GID index %d of port %d is empty (table has %d places)", av.SGIDIndex, av.Port, port.GIDTableLen))
+	return append(out, fmt.Sprintf("address vector: GID index %d of port %d is empty (table has %d places)",
+		av.SGIDIndex, av.Port, port.GIDTableLen))
 }

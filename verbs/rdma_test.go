@@ -14,8 +14,8 @@ import (
 	"github.com/ibconduit/conduit/internal/rdmatest"
 )
 
-// patience bounds every wait of the tests: a TCG virtual machine beside other work can be slow.
-const patience = 45 * time.Second
+// testTimeout bounds every wait of the tests: a TCG virtual machine beside other work can be slow.
+const testTimeout = 45 * time.Second
 
 func must[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
@@ -175,9 +175,9 @@ func (r *rig) postRecv(e *end, off, n int, id uint64) {
 // next waits for one completion.
 func (r *rig) next(e *end) WC {
 	r.t.Helper()
-	n := must(e.bell.Ring(1, patience))(r.t)
+	n := must(e.bell.Ring(1, testTimeout))(r.t)
 	if n != 1 {
-		r.t.Fatalf("%d completions within %v, want 1", n, patience)
+		r.t.Fatalf("%d completions within %v, want 1", n, testTimeout)
 	}
 	return e.bell.Completions()[0]
 }
@@ -191,7 +191,7 @@ func (r *rig) ok(e *end) WC {
 }
 
 func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }

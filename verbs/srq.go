@@ -42,12 +42,14 @@ func (p *PD) CreateSRQ(cfg SRQConfig) (*SRQ, error) {
 	if err := s.adopt(op); err != nil {
 		return nil, err
 	}
-	attr := C.struct_ibv_srq_init_attr{attr: C.struct_ibv_srq_attr{max_wr: C.uint32_t(cfg.MaxWR), max_sge: C.uint32_t(cfg.MaxSGE)}}
+	attr := C.struct_ibv_srq_init_attr{attr: C.struct_ibv_srq_attr{max_wr: C.uint32_t(cfg.MaxWR),
+		max_sge: C.uint32_t(cfg.MaxSGE)}}
 	c, err := C.ibv_create_srq(p.c, &attr)
 	if c == nil {
 		s.orphan(s.parents)
 		return nil, x.fail(op, errnoPtr(err), fmt.Sprintf("%d receives of %d scatter entries", cfg.MaxWR, cfg.MaxSGE),
-			fmt.Sprintf("the device allows %d SRQs of %d receives of %d entries", x.attr.MaxSRQ, x.attr.MaxSRQWR, x.attr.MaxSRQSGE))
+			fmt.Sprintf("the device allows %d SRQs of %d receives of %d entries",
+				x.attr.MaxSRQ, x.attr.MaxSRQWR, x.attr.MaxSRQSGE))
 	}
 	s.c = c
 	s.handle = handle.New(s, "SRQ", x.info.Name)

@@ -25,6 +25,7 @@ func (x *Context) Close() error { return nil }
 func GetForkStatus() ForkStatus { return ForkUnneeded }
 
 func notBuilt(op, device string) error {
-	return &Error{Op: op, Device: device, Errno: syscall.ENOSYS, Err: ErrNotSupported, Detail: "this program was built without cgo, or not for Linux",
+	return &Error{Op: op, Device: device, Errno: syscall.ENOSYS, Err: ErrNotSupported,
+		Detail: "this program was built without cgo, or not for Linux",
 		Remedy: "build on Linux with CGO_ENABLED=1 and a C compiler; ranks of one host need no RDMA and use shared memory"}
 }

@@ -38,14 +38,16 @@ func flagString(names []string, v uint64) string {
 type NodeType int
 
 func (t NodeType) String() string {
-	return enumString("node type", map[int]string{1: "CA", 2: "switch", 3: "router", 4: "RNIC", 5: "usNIC", 6: "usNIC UDP", 7: "unspecified"}, int(t))
+	return enumString("node type", map[int]string{1: "CA", 2: "switch", 3: "router", 4: "RNIC", 5: "usNIC", 6: "usNIC UDP",
+		7: "unspecified"}, int(t))
 }
 
 // Transport is the protocol family of a device. RoCE is InfiniBand over an Ethernet port.
 type Transport int
 
 func (t Transport) String() string {
-	return enumString("transport", map[int]string{0: "InfiniBand", 1: "iWARP", 2: "usNIC", 3: "usNIC UDP", 4: "unspecified"}, int(t))
+	return enumString("transport",
+		map[int]string{0: "InfiniBand", 1: "iWARP", 2: "usNIC", 3: "usNIC UDP", 4: "unspecified"}, int(t))
 }
 
 // LinkLayer says what a port's wire is.
@@ -71,7 +73,8 @@ const (
 )
 
 func (s PortState) String() string {
-	return enumString("port state", map[int]string{0: "no state", 1: "down", 2: "init", 3: "armed", 4: "active", 5: "active-defer"}, int(s))
+	return enumString("port state",
+		map[int]string{0: "no state", 1: "down", 2: "init", 3: "armed", 4: "active", 5: "active-defer"}, int(s))
 }
 
 // MTU is a path MTU in the coding of the IBTA: 1 is 256 bytes, 5 is 4096.
@@ -126,7 +129,8 @@ const (
 	AccessAll = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
 )
 
-var accessNames = []string{"local-write", "remote-write", "remote-read", "remote-atomic", "mw-bind", "zero-based", "on-demand", "huge-tlb", 20: "relaxed-ordering"}
+var accessNames = []string{"local-write", "remote-write", "remote-read", "remote-atomic", "mw-bind", "zero-based",
+	"on-demand", "huge-tlb", 20: "relaxed-ordering"}
 
 func (a Access) String() string { return flagString(accessNames, uint64(a)) }
 
@@ -157,7 +161,8 @@ const (
 )
 
 func (s QPState) String() string {
-	return enumString("QP state", map[int]string{0: "RESET", 1: "INIT", 2: "RTR", 3: "RTS", 4: "SQD", 5: "SQE", 6: "ERR", 7: "unknown"}, int(s))
+	return enumString("QP state",
+		map[int]string{0: "RESET", 1: "INIT", 2: "RTR", 3: "RTS", 4: "SQD", 5: "SQE", 6: "ERR", 7: "unknown"}, int(s))
 }
 
 // ForkStatus says whether fork without exec is safe for registered memory.

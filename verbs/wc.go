@@ -57,7 +57,8 @@ const (
 )
 
 func (o WCOpcode) String() string {
-	return enumString("completion opcode", map[int]string{0: "SEND", 1: "WRITE", 2: "READ", 3: "CMP_SWAP", 4: "FETCH_ADD", 5: "BIND_MW", 6: "LOCAL_INV", 128: "RECV", 129: "RECV_WRITE_WITH_IMM"}, int(o))
+	return enumString("completion opcode", map[int]string{0: "SEND", 1: "WRITE", 2: "READ", 3: "CMP_SWAP", 4: "FETCH_ADD",
+		5: "BIND_MW", 6: "LOCAL_INV", 128: "RECV", 129: "RECV_WRITE_WITH_IMM"}, int(o))
 }
 
 // WCStatus is the outcome of a work request (IBTA 1.4 vol. 1 §10.10.3, §11.6.2). It is an error
@@ -92,19 +93,23 @@ const (
 )
 
 var statusText = [...]string{
-	StatusSuccess:           "success",
-	StatusLocalLength:       "local length error: a message did not fit the posted buffer, or is longer than the port allows",
-	StatusLocalQPOp:         "local QP operation error: the device could not execute the request",
-	StatusLocalEECOp:        "local EE context operation error",
-	StatusLocalProtection:   "local protection error: a scatter entry is not covered by the region of its lkey",
-	StatusFlushed:           "flushed: the QP had already failed or was put into the error state",
-	StatusMWBind:            "memory window bind error: wrong access rights or keys",
-	StatusBadResponse:       "bad response from the remote side",
-	StatusLocalAccess:       "local access error: a WRITE_WITH_IMM hit a local buffer that forbids it",
-	StatusRemoteInvalidReq:  "remote invalid request: the remote QP does not support the operation, its receive buffer is too small, or the length exceeds the maximum",
-	StatusRemoteAccess:      "remote access error: wrong rkey, address outside of the region, or access not granted by region or QP",
-	StatusRemoteOp:          "remote operation error: the remote side could not execute the request",
-	StatusRetryExceeded:     "transport retries exceeded: the remote QP does not answer (process or port dead, wrong QP number or GID, path MTU too big for the way)",
+	StatusSuccess: "success",
+	StatusLocalLength: "local length error: a message did not fit the posted buffer, " +
+		"or is longer than the port allows",
+	StatusLocalQPOp:       "local QP operation error: the device could not execute the request",
+	StatusLocalEECOp:      "local EE context operation error",
+	StatusLocalProtection: "local protection error: a scatter entry is not covered by the region of its lkey",
+	StatusFlushed:         "flushed: the QP had already failed or was put into the error state",
+	StatusMWBind:          "memory window bind error: wrong access rights or keys",
+	StatusBadResponse:     "bad response from the remote side",
+	StatusLocalAccess:     "local access error: a WRITE_WITH_IMM hit a local buffer that forbids it",
+	StatusRemoteInvalidReq: "remote invalid request: the remote QP does not support the operation, " +
+		"its receive buffer is too small, or the length exceeds the maximum",
+	StatusRemoteAccess: "remote access error: wrong rkey, address outside of the region, " +
+		"or access not granted by region or QP",
+	StatusRemoteOp: "remote operation error: the remote side could not execute the request",
+	StatusRetryExceeded: "transport retries exceeded: the remote QP does not answer (process or port dead, " +
+		"wrong QP number or GID, path MTU too big for the way)",
 	StatusRNRRetryExceeded:  "receiver-not-ready retries exceeded: the remote side posted no receive",
 	StatusLocalRDDViolation: "local RDD violation",
 	StatusRemoteInvalidRD:   "remote invalid RD request",
@@ -161,7 +166,8 @@ func (e *WCError) Error() string {
 	if op == "" {
 		op = "work request"
 	}
-	return fmt.Sprintf("verbs: %s %#x on QP %#x: %s (vendor error %#x)", op, e.WRID, e.QPNum, e.Status.Error(), e.VendorErr)
+	return fmt.Sprintf("verbs: %s %#x on QP %#x: %s (vendor error %#x)",
+		op, e.WRID, e.QPNum, e.Status.Error(), e.VendorErr)
 }
 
 // Unwrap lets errors.Is find the status and its errno.

@@ -15,7 +15,8 @@ const (
 )
 
 func (o Opcode) String() string {
-	return enumString("opcode", map[int]string{0: "WRITE", 1: "WRITE_WITH_IMM", 2: "SEND", 3: "SEND_WITH_IMM", 4: "READ", 5: "CMP_SWAP", 6: "FETCH_ADD", 7: "LOCAL_INV", 8: "BIND_MW"}, int(o))
+	return enumString("opcode", map[int]string{0: "WRITE", 1: "WRITE_WITH_IMM", 2: "SEND", 3: "SEND_WITH_IMM", 4: "READ",
+		5: "CMP_SWAP", 6: "FETCH_ADD", 7: "LOCAL_INV", 8: "BIND_MW"}, int(o))
 }
 
 // SendFlags of a send work request.

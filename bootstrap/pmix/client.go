@@ -46,7 +46,8 @@ func Init(ctx context.Context) (*Client, error) {
 	}
 	c.Namespace, c.Rank, c.Size = C.GoString(&me.nspace[0]), int(me.rank), int(size)
 	if spilt > 0 || c.Namespace == "" || size == 0 || me.rank >= size {
-		return nil, fmt.Errorf("libpmix (%s) lays its data out in another way: rank %d of %d of namespace %q, %d bytes too many",
+		return nil, fmt.Errorf("libpmix (%s) lays its data out in another way: "+
+			"rank %d of %d of namespace %q, %d bytes too many",
 			C.GoString(C.ibc_pmix_version()), me.rank, size, c.Namespace, spilt)
 	}
 	return c, c.listen()
@@ -141,7 +142,7 @@ func (c *Client) Get(ctx context.Context, rank int, key string) ([]byte, error) 
 	return b, err
 }
 
-// Abort asks the launcher to end the job with a code. It returns when the launcher has been told,
+// Abort has the launcher end the job with a code. It returns when the launcher has the request,
 // or ctx has ended.
 func (c *Client) Abort(ctx context.Context, code int, msg string) error {
 	done := make(chan C.int, 1)
@@ -190,7 +191,7 @@ func (c *Client) listen() error {
 	return nil
 }
 
-// Events delivers what the launcher tells of the ranks. It is closed by Close.
+// Events delivers the launcher's reports of the ranks. It is closed by Close.
 func (c *Client) Events() <-chan Event { return c.events }
 
 // Close takes leave of the launcher, unless a call is still in progress: that one fails with

@@ -26,7 +26,7 @@ type StatusError struct {
 
 func (e *StatusError) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Op, e.Text, e.Status) }
 
-// Event is something that the launcher tells of a rank.
+// Event is a report of the launcher about a rank.
 type Event struct {
 	Status int32
 	Rank   uint32

@@ -16,21 +16,24 @@ _Static_assert(sizeof(struct ibc_pmix_value) == 32, "pmix_value_t");
 _Static_assert(sizeof(struct ibc_pmix_info) == 552, "pmix_info_t");
 
 typedef void (*op_done)(int status, void *data);
-typedef void (*event_done)(int status, struct ibc_pmix_info *results, size_t count, op_done done, void *own, void *data);
-typedef void (*event_handler)(size_t id, int status, const struct ibc_pmix_proc *source, struct ibc_pmix_info *info, size_t infos,
-			      struct ibc_pmix_info *results, size_t count, event_done done, void *data);
+typedef void (*event_done)(int status, struct ibc_pmix_info *results, size_t count, op_done done,
+	void *own, void *data);
+typedef void (*event_handler)(size_t id, int status, const struct ibc_pmix_proc *source,
+	struct ibc_pmix_info *info, size_t infos, struct ibc_pmix_info *results, size_t count,
+	event_done done, void *data);
 typedef void (*registered)(int status, size_t id, void *data);
 
-#define CALLS(X)                                                                                                                          \
-	X(int, Init, (struct ibc_pmix_proc *, struct ibc_pmix_info *, size_t))                                                           \
-	X(int, Finalize, (const struct ibc_pmix_info *, size_t))                                                                         \
-	X(int, Put, (uint8_t, const char *, struct ibc_pmix_value *))                                                                    \
-	X(int, Commit, (void))                                                                                                           \
-	X(int, Fence, (const struct ibc_pmix_proc *, size_t, const struct ibc_pmix_info *, size_t))                                      \
-	X(int, Get, (const struct ibc_pmix_proc *, const char *, const struct ibc_pmix_info *, size_t, struct ibc_pmix_value **))        \
-	X(int, Abort, (int, const char *, struct ibc_pmix_proc *, size_t))                                                               \
-	X(const char *, Error_string, (int))                                                                                             \
-	X(const char *, Get_version, (void))                                                                                             \
+#define CALLS(X) \
+	X(int, Init, (struct ibc_pmix_proc *, struct ibc_pmix_info *, size_t)) \
+	X(int, Finalize, (const struct ibc_pmix_info *, size_t)) \
+	X(int, Put, (uint8_t, const char *, struct ibc_pmix_value *)) \
+	X(int, Commit, (void)) \
+	X(int, Fence, (const struct ibc_pmix_proc *, size_t, const struct ibc_pmix_info *, size_t)) \
+	X(int, Get, (const struct ibc_pmix_proc *, const char *, const struct ibc_pmix_info *, size_t, \
+		struct ibc_pmix_value **)) \
+	X(int, Abort, (int, const char *, struct ibc_pmix_proc *, size_t)) \
+	X(const char *, Error_string, (int)) \
+	X(const char *, Get_version, (void)) \
 	X(int, Register_event_handler, (int *, size_t, struct ibc_pmix_info *, size_t, event_handler, registered, void *))
 
 #define POINTER(result, name, parameters) result (*name) parameters;
@@ -45,8 +48,8 @@ const char *ibc_pmix_load(const char *file)
 	why = NULL;
 	if (!library)
 		return why = strdup(dlerror());
-#define LOOK_UP(result, name, parameters)                                                                                                 \
-	if (!(*(void **)&pmix.name = dlsym(library, "PMIx_" #name)))                                                                      \
+#define LOOK_UP(result, name, parameters) \
+	if (!(*(void **)&pmix.name = dlsym(library, "PMIx_" #name))) \
 		return "it lacks PMIx_" #name;
 	CALLS(LOOK_UP)
 	return NULL;

@@ -49,7 +49,7 @@ const char *ibc_pmix_error(int status);
 /* Connects to the launcher. What else it wrote than a struct ibc_pmix_proc is counted in spilt. */
 int ibc_pmix_init(struct ibc_pmix_proc *me, int *spilt);
 int ibc_pmix_finalize(void);
-/* The number of ranks; where the type is not that of PMIx it returns 1. */
+/* The number of ranks; where the type is not PMIx's it returns 1. */
 int ibc_pmix_size(const struct ibc_pmix_proc *me, uint32_t *size);
 int ibc_pmix_put(const char *key, void *bytes, size_t size);
 /* Waits for all ranks; collect brings what they have put. */

@@ -22,7 +22,7 @@ import (
 // files are tried in this order: OpenPMIx 3 to 6 have the first name.
 var files = []string{"libpmix.so.2", "libpmix.so"}
 
-// The versions whose layouts are those of ibc_pmix.h.
+// The versions with the layouts of ibc_pmix.h.
 const oldest, newest = 3, 6
 
 var loaded struct {
@@ -33,7 +33,7 @@ var loaded struct {
 }
 
 // Load loads the library, once in the life of a process, and returns the version that it says it
-// has. file is that of EnvLibrary; "" looks for libpmix.so.2 where the dynamic linker does. The
+// has. file is EnvLibrary's; "" looks for libpmix.so.2 where the dynamic linker does. The
 // error is ErrNoLibrary.
 func Load(file string) (version string, err error) {
 	loaded.Lock()
@@ -74,7 +74,7 @@ func load(file string) (string, error) {
 
 var number = regexp.MustCompile(`\d+(?:\.\d+)+`)
 
-// known refuses libraries whose layouts were never compared with ours.
+// known refuses libraries with layouts that were never compared with ours.
 func known(version string) error {
 	n := number.FindString(version)
 	major, _, _ := strings.Cut(n, ".")

@@ -20,8 +20,8 @@ type slots struct {
 	n    int
 }
 
-// hosts places the ranks: n are those of all programs, of which some are behind a colon. Without
-// hosts, or where they are all this one, there are none.
+// hosts places the ranks: n is the number of all programs' ranks, of which some are behind a colon.
+// Without hosts, or where they are all this one, there are none.
 func (c *command) hosts(behind int) (all []launch.Host, n int, err error) {
 	var list []slots
 	switch {
@@ -130,7 +130,7 @@ func slotsOf(text string) (int, error) {
 // -n passes as it does slots, and the network interface of Hydra's own connections.
 var passed = []string{"max_slots", "max-slots", "slots_max", "slots-max", "ifhn"}
 
-// hostWord reads a word behind a host, which may say how many ranks it has; n is what was before.
+// hostWord reads a word behind a host, which may say how many ranks it has; n is the number before.
 func hostWord(w string, n int) (int, error) {
 	k, v, ok := strings.Cut(w, "=")
 	switch {
@@ -150,7 +150,8 @@ func hostWord(w string, n int) (int, error) {
 	case k == "user" || k == "username":
 		return 0, fmt.Errorf("%q: another user is written %s@ before the host", w, v)
 	case !slices.Contains(passed, k):
-		return 0, fmt.Errorf("%q: unknown word; the nearest is %s=", w, nearest.Name(k, []string{"slots", "max_slots", "max-slots"}))
+		return 0, fmt.Errorf("%q: unknown word; the nearest is %s=", w,
+			nearest.Name(k, []string{"slots", "max_slots", "max-slots"}))
 	}
 	return n, nil
 }
@@ -193,7 +194,8 @@ const interactiveStep = "4294967290"
 // process that a launcher has started there as one of many gets none: it would start its job once
 // for each of them.
 func allocated(env func(string) string) (list []slots, err error) {
-	for _, rank := range []string{"IBCONDUIT_RANK", "PMI_RANK", "PMI_ID", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_ID"} {
+	for _, rank := range []string{"IBCONDUIT_RANK", "PMI_RANK", "PMI_ID", "PMIX_RANK",
+		"OMPI_COMM_WORLD_RANK", "SLURM_STEP_ID"} {
 		if v := env(rank); v != "" && (rank != "SLURM_STEP_ID" || v != interactiveStep) {
 			return nil, nil
 		}

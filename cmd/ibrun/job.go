@@ -78,7 +78,7 @@ func (c *command) check() error {
 	return nil
 }
 
-// variables completes those whose value is that of this process.
+// variables completes names alone with the values of this process.
 func variables(env []string) (all []string, err error) {
 	for _, kv := range env {
 		k, _, ok := strings.Cut(kv, "=")

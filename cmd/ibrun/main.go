@@ -97,7 +97,8 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	ctx := context.Background()
 	if cmd.Timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, cmd.Timeout, fmt.Errorf("not finished within %v: %w", cmd.Timeout, context.DeadlineExceeded))
+		ctx, cancel = context.WithTimeoutCause(ctx, cmd.Timeout,
+			fmt.Errorf("not finished within %v: %w", cmd.Timeout, context.DeadlineExceeded))
 		defer cancel()
 	}
 	signals := make(chan os.Signal, 16)
@@ -157,15 +158,17 @@ func parse(cmd *command, args []string, stdout, stderr io.Writer) (code int, don
 }
 
 // mpi are options as users of other launchers write them.
-var mpi = map[string]string{"-np": "-n", "--np": "-n", "--n": "-n", "-host": "--host", "-hosts": "--host", "--hosts": "--host", "-hostfile": "--hostfile", "-machinefile": "--hostfile", "--machinefile": "--hostfile"}
+var mpi = map[string]string{"-np": "-n", "--np": "-n", "--n": "-n", "-host": "--host", "-hosts": "--host",
+	"--hosts": "--host", "-hostfile": "--hostfile", "-machinefile": "--hostfile", "--machinefile": "--hostfile"}
 
 // valued are options with a value of its own behind them.
-var valued = []string{"-n", "--ranks", "-H", "--host", "--hostfile", "-x", "--env", "--output", "--bind-to", "--timeout", "--grace"}
+var valued = []string{"-n", "--ranks", "-H", "--host", "--hostfile", "-x", "--env", "--output", "--bind-to",
+	"--timeout", "--grace"}
 
 // words are the arguments of one program of a job: ibrun's, and then its own, unchanged.
 type words struct{ ours, program []string }
 
-// options are what the parser sees: the program is only there or not.
+// options are the words that the parser sees: the program is only there or not.
 func (w words) options() []string {
 	if len(w.program) == 0 {
 		return w.ours
@@ -196,7 +199,7 @@ func split(args []string) []words {
 	return []words{{args[:i], args[i:]}}
 }
 
-// version is that of the module, or of the commit, that ibrun was built from.
+// version is the version of the module, or of the commit, that ibrun was built from.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

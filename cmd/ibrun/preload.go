@@ -20,8 +20,8 @@ const (
 	envLibrary = "IBCONDUIT_MEMEVENTS_LIB"
 )
 
-// preload is the variable LD_PRELOAD of all ranks: the library first, then what was there. before
-// is that, of the environment or of --env.
+// preload is the variable LD_PRELOAD of all ranks: the library first, then its former value. before
+// is that value, of the environment or of --env.
 func preload(before string) (string, error) {
 	lib, err := findLibrary()
 	if err != nil {
@@ -29,7 +29,8 @@ func preload(before string) (string, error) {
 	}
 	// The loader separates by colons and blanks and knows no escape (ld.so(8)).
 	if strings.ContainsAny(lib, ": \t\n") {
-		return "", fmt.Errorf("--preload: %q: LD_PRELOAD cannot hold a path with a blank or a colon; copy the library elsewhere and set %s", lib, envLibrary)
+		return "", fmt.Errorf("--preload: %q: LD_PRELOAD cannot hold a path with a blank or a colon; "+
+			"copy the library elsewhere and set %s", lib, envLibrary)
 	}
 	list := []string{lib}
 	for _, l := range strings.FieldsFunc(before, func(r rune) bool { return strings.ContainsRune(": \t\n", r) }) {
@@ -78,7 +79,8 @@ func findBeside(dir string) (string, error) {
 		}
 		looked = append(looked, filepath.Dir(path))
 	}
-	return "", fmt.Errorf("--preload: no %s in %s; make it with memevents/build.sh -o FILE and set %s=FILE", libraryName, strings.Join(looked, ", "), envLibrary)
+	return "", fmt.Errorf("--preload: no %s in %s; make it with memevents/build.sh -o FILE and set %s=FILE",
+		libraryName, strings.Join(looked, ", "), envLibrary)
 }
 
 // usable opens the library as the loader would, which only warns about what it cannot load and goes
@@ -102,7 +104,9 @@ func usable(path string) error {
 	if err != nil && !errors.Is(err, elf.ErrNoSymbols) {
 		return err
 	}
-	if f.Type != elf.ET_DYN || !slices.ContainsFunc(symbols, func(s elf.Symbol) bool { return s.Name == librarySymbol && s.Section != elf.SHN_UNDEF }) {
+	if f.Type != elf.ET_DYN || !slices.ContainsFunc(symbols, func(s elf.Symbol) bool {
+		return s.Name == librarySymbol && s.Section != elf.SHN_UNDEF
+	}) {
 		return errors.New("it is no " + libraryName)
 	}
 	return nil

@@ -22,7 +22,7 @@ func exit(code int) {
 	os.Exit(code)
 }
 
-// foreground reports whether what is typed at the terminal interrupts this process.
+// foreground reports whether keys at the terminal interrupt this process.
 func foreground() bool {
 	tty, err := os.Open("/dev/tty")
 	if err != nil {
@@ -34,9 +34,9 @@ func foreground() bool {
 }
 
 // forwarded are the signals for the ranks. A hangup that was ignored when ibrun began is none
-// (nohup), nor is an interrupt (a script's background job): once it is asked for, the runtime
+// (nohup), nor is an interrupt (a script's background job): once it is caught, the runtime
 // ignores it neither here nor for the children. Shells ignore SIGQUIT with SIGINT, of which the
-// runtime does not tell.
+// runtime does not report.
 func forwarded() []os.Signal {
 	all := []os.Signal{syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2}
 	if signal.Ignored(syscall.SIGINT) {

@@ -1,4 +1,4 @@
-// Command heat: how a square plate warms up whose upper edge is hot, on a shared array. The rows of
+// Command heat: how a square plate with a hot upper edge warms up, on a shared array. The rows of
 // the plate are dealt out to the ranks in bands; each computes its own, from them and the rows
 // above and below, which it gets.
 package main
@@ -74,8 +74,9 @@ func initial(len, first int) []float64 {
 	return plate
 }
 
-// step computes this rank's rows of next, which begin at an element, from those of now and the rows
-// above and below them. NoteStore is for a fence checker, which does not see a rank's own memory.
+// step computes this rank's rows of next, which begin at an element, from the rows of now and the
+// rows above and below them. NoteStore is for a fence checker, which does not see a rank's own
+// memory.
 func step(w *conduit.Worker, next, now *conduit.Array[float64], first int) error {
 	mine := next.Local()
 	if len(mine) == 0 { // more ranks than bands

@@ -27,7 +27,7 @@ func link(p conduit.Ptr[entry]) uint64 { return uint64(p.Rank()+1)<<48 | p.Offse
 
 func follow(l uint64) conduit.Ptr[entry] { return conduit.At[entry](int(l>>48)-1, l&(1<<48-1)) }
 
-// inserted is how many entries this rank has made. The others ask for it.
+// inserted is how many entries this rank has made. The others get it.
 var inserted atomic.Uint64
 var ask = am.Handle("wordcount.inserted", func(c *am.Call) { _ = c.Reply(inserted.Load()) })
 
@@ -110,7 +110,7 @@ func count(ctx context.Context, w *conduit.Worker, word uint64) error {
 	}
 }
 
-// check compares the table with what the ranks have counted.
+// check compares the table with the counts of the ranks.
 func check(ctx context.Context, w *conduit.Worker) error {
 	want, entries := make(map[uint64]uint64), uint64(0)
 	for r := range w.Job().Size() {

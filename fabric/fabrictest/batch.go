@@ -229,20 +229,24 @@ func (g *group) badBatches() {
 		build func(b *fabric.Batch)
 		is    func(error) bool
 	}{
-		"put behind the end":      {func(b *fabric.Batch) { b.Put(1, size-7, word8(1)) }, isBounds},
-		"get that overflows":      {func(b *fabric.Batch) { b.Get(1, math.MaxUint64-3, make([]byte, 8)) }, isBounds},
-		"empty get behind":        {func(b *fabric.Batch) { b.Get(1, size+1, nil) }, isBounds},
-		"put of a memory behind":  {func(b *fabric.Batch) { b.PutFrom(1, size, mem, 0, 1) }, isBounds},
-		"no such rank":            {func(b *fabric.Batch) { b.Put(g.o.Ranks, 0, word8(1)) }, isRank},
-		"a negative rank":         {func(b *fabric.Batch) { b.Get(math.MinInt, 0, nil) }, isRank},
-		"a misaligned atomic":     {func(b *fabric.Batch) { b.Atomic(1, 4, fabric.Atomic{Operand: 1}, nil) }, isAlign},
-		"an atomic behind":        {func(b *fabric.Batch) { b.Atomic(1, size, fabric.Atomic{Operand: 1}, nil) }, isBounds},
-		"an unknown atomic":       {func(b *fabric.Batch) { b.Atomic(1, 0, fabric.Atomic{Op: 255}, nil) }, func(err error) bool { return errors.Is(err, fabric.ErrNoAtomic) }},
-		"a range outside":         {func(b *fabric.Batch) { b.GetInto(1, 0, mem, 60, 5) }, isMemory},
-		"a range that overflows":  {func(b *fabric.Batch) { b.PutFrom(1, 0, mem, math.MaxUint64, 2) }, isMemory},
-		"an empty range outside":  {func(b *fabric.Batch) { b.PutFrom(1, 0, mem, 65, 0) }, isMemory},
-		"another rank's memory":   {func(b *fabric.Batch) { b.GetInto(1, 0, foreign, 0, 8) }, isMemory},
-		"memory that is closed":   {func(b *fabric.Batch) { b.GetInto(1, 0, gone, 0, 8) }, func(err error) bool { return isMemory(err) && errors.Is(err, os.ErrClosed) }},
+		"put behind the end":     {func(b *fabric.Batch) { b.Put(1, size-7, word8(1)) }, isBounds},
+		"get that overflows":     {func(b *fabric.Batch) { b.Get(1, math.MaxUint64-3, make([]byte, 8)) }, isBounds},
+		"empty get behind":       {func(b *fabric.Batch) { b.Get(1, size+1, nil) }, isBounds},
+		"put of a memory behind": {func(b *fabric.Batch) { b.PutFrom(1, size, mem, 0, 1) }, isBounds},
+		"no such rank":           {func(b *fabric.Batch) { b.Put(g.o.Ranks, 0, word8(1)) }, isRank},
+		"a negative rank":        {func(b *fabric.Batch) { b.Get(math.MinInt, 0, nil) }, isRank},
+		"a misaligned atomic":    {func(b *fabric.Batch) { b.Atomic(1, 4, fabric.Atomic{Operand: 1}, nil) }, isAlign},
+		"an atomic behind":       {func(b *fabric.Batch) { b.Atomic(1, size, fabric.Atomic{Operand: 1}, nil) }, isBounds},
+		"an unknown atomic": {func(b *fabric.Batch) {
+			b.Atomic(1, 0, fabric.Atomic{Op: 255}, nil)
+		}, func(err error) bool { return errors.Is(err, fabric.ErrNoAtomic) }},
+		"a range outside":        {func(b *fabric.Batch) { b.GetInto(1, 0, mem, 60, 5) }, isMemory},
+		"a range that overflows": {func(b *fabric.Batch) { b.PutFrom(1, 0, mem, math.MaxUint64, 2) }, isMemory},
+		"an empty range outside": {func(b *fabric.Batch) { b.PutFrom(1, 0, mem, 65, 0) }, isMemory},
+		"another rank's memory":  {func(b *fabric.Batch) { b.GetInto(1, 0, foreign, 0, 8) }, isMemory},
+		"memory that is closed": {func(b *fabric.Batch) {
+			b.GetInto(1, 0, gone, 0, 8)
+		}, func(err error) bool { return isMemory(err) && errors.Is(err, os.ErrClosed) }},
 		"a tag nobody is told of": {func(b *fabric.Batch) { b.Tag(1) }, func(err error) bool { return err != nil }},
 	} {
 		var b fabric.Batch
@@ -421,7 +425,8 @@ func (g *group) deathInBatches() {
 		var oe *fabric.OpError
 		switch {
 		case c.Err == nil:
-		case c.Tag != 1 || !errors.As(c.Err, &oe) || oe.Rank != 1 || !errors.Is(c.Err, fabric.ErrPeerDown) || !errors.Is(c.Err, cause):
+		case c.Tag != 1 || !errors.As(c.Err, &oe) || oe.Rank != 1 || !errors.Is(c.Err, fabric.ErrPeerDown) ||
+			!errors.Is(c.Err, cause):
 			g.Fatalf("group to rank %d: %v", c.Tag, c.Err)
 		default:
 			failed++

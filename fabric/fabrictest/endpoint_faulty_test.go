@@ -32,7 +32,7 @@ func (x *faultyEndpoints) ranks(t T, n, size int) []MessageRank {
 
 func recordMessages(t *testing.T, c messageCheck, f endpointFault) (failed bool, log string) {
 	x := &faultyEndpoints{fault: f}
-	o := MessageOptions{New: x.ranks, Host: x, Rounds: 100, Patience: time.Second}
+	o := MessageOptions{New: x.ranks, Host: x, Rounds: 100, Timeout: time.Second}
 	return recordFunc(t, func(r *recorder) { c.run(r, o) })
 }
 

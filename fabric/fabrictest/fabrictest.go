@@ -7,7 +7,7 @@
 // there are) the suite takes from the network's own Limits and handles.
 //
 // The suite asserts no timing. Waits that only a broken network would not end
-// are given up after [Options.Patience].
+// are given up after [Options.Timeout].
 package fabrictest
 
 import (
@@ -64,8 +64,8 @@ type Options struct {
 	// default 500. With a slow device, 50 find most of what 500 find.
 	Rounds int
 
-	// Patience bounds each wait; default one minute.
-	Patience time.Duration
+	// Timeout bounds each wait; default one minute.
+	Timeout time.Duration
 
 	// LargeAllocates leaves out that large transfers of the program's own memory allocate nothing:
 	// for a build whose checks of registrations do.
@@ -145,7 +145,7 @@ func (c check) run(t T, o Options) {
 	if len(g.ranks) != o.Ranks {
 		t.Fatalf("the factory made %d ranks, want %d", len(g.ranks), o.Ranks)
 	}
-	g.run(t, o.Host, o.Patience, func() { c.f(g) })
+	g.run(t, o.Host, o.Timeout, func() { c.f(g) })
 }
 
 func orDefault[N int | time.Duration](v, d N) N {
@@ -163,13 +163,13 @@ type base struct {
 }
 
 // run runs one check.
-func (b *base) run(t T, h Host, patience time.Duration, check func()) {
+func (b *base) run(t T, h Host, timeout time.Duration, check func()) {
 	if b.T, b.host = t, h; h == nil {
 		b.host = Goroutines()
 	}
 	b.must("check", b.host.Main(func() {
 		var cancel context.CancelFunc
-		b.ctx, cancel = b.host.WithTimeout(t.Context(), orDefault(patience, time.Minute))
+		b.ctx, cancel = b.host.WithTimeout(t.Context(), orDefault(timeout, time.Minute))
 		defer cancel()
 		check()
 	}))

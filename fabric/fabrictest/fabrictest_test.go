@@ -125,7 +125,7 @@ func TestPlantedFaultsAreCaught(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
 			o := smallOptions(func(n fabric.Network) fabric.Network { return &faultyNet{Network: n, fault: f} })
-			o.Patience = 2 * time.Second // some faults show as waits without end
+			o.Timeout = 2 * time.Second // some faults show as waits without end
 			for _, want := range f.caught {
 				c, ok := find(want)
 				if !ok {

@@ -54,7 +54,8 @@ func (g *group) countersAddUp() {
 func (g *base) identities(c fabric.Counters) {
 	g.Helper()
 	if c.Puts+c.Gets+c.Atomics != c.Completed+c.Errors {
-		g.Fatalf("%d puts + %d gets + %d atomics are not %d completed + %d errors", c.Puts, c.Gets, c.Atomics, c.Completed, c.Errors)
+		g.Fatalf("%d puts + %d gets + %d atomics are not %d completed + %d errors",
+			c.Puts, c.Gets, c.Atomics, c.Completed, c.Errors)
 	}
 }
 
@@ -153,7 +154,7 @@ func (g *group) peerDown() {
 		g.Fatalf("memory of a rank that is down is handed out")
 	}
 	_ = l.Flush(g.ctx) // may report it or not, but returns
-	g.must("the group's patience", g.ctx.Err())
+	g.must("the group's timeout", g.ctx.Err())
 	for _, peer := range []int{0, 2} {
 		g.put(l, peer, 8, word8(7))
 		if got := *wordAt(g.ranks[peer].Segment, 8); got != 7 {

@@ -24,10 +24,10 @@ type MessageOptions struct {
 	// New is as in Options. Endpoints that are open when a check ends are closed before the networks.
 	New func(t T, n int, size int) []MessageRank
 
-	Ranks    int           // default 3, at least 3
-	Rounds   int           // repetitions; default 300
-	Patience time.Duration // bounds each check; default one minute
-	Host     Host          // default goroutines, in real time
+	Ranks   int           // default 3, at least 3
+	Rounds  int           // repetitions; default 300
+	Timeout time.Duration // bounds each check; default one minute
+	Host    Host          // default goroutines, in real time
 }
 
 // RunMessages checks the contract of endpoints.
@@ -85,7 +85,7 @@ func (c messageCheck) run(t T, o MessageOptions) {
 	o.Rounds = orDefault(o.Rounds, 300)
 	const segmentSize = 64 << 10
 	g := &messageGroup{o: o, ranks: o.New(t, o.Ranks, segmentSize)}
-	g.run(t, o.Host, o.Patience, func() { c.f(g) })
+	g.run(t, o.Host, o.Timeout, func() { c.f(g) })
 }
 
 // messageGroup is a group under one check.
@@ -385,9 +385,11 @@ func (g *messageGroup) balance() {
 	var sends, bytes, arrivals, arrived, rnr uint64
 	for _, c := range g.drivers {
 		s := c.p.Stats()
-		sends, bytes, arrivals, arrived, rnr = sends+s.Sends, bytes+s.SendBytes, arrivals+s.Arrivals, arrived+s.ArrivalBytes, rnr+s.RNR
+		sends, bytes, arrivals, arrived, rnr = sends+s.Sends, bytes+s.SendBytes, arrivals+s.Arrivals,
+			arrived+s.ArrivalBytes, rnr+s.RNR
 		if s.Posted != c.cfg.Slots-len(c.slots) || s.FreeSends != c.cfg.Sends {
-			g.Fatalf("rank %d has %d slots posted and %d send buffers free, want %d and %d", c.rank, s.Posted, s.FreeSends, c.cfg.Slots-len(c.slots), c.cfg.Sends)
+			g.Fatalf("rank %d has %d slots posted and %d send buffers free, want %d and %d",
+				c.rank, s.Posted, s.FreeSends, c.cfg.Slots-len(c.slots), c.cfg.Sends)
 		}
 	}
 	if sends != arrivals || bytes != arrived || rnr != 0 {

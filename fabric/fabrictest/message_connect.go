@@ -9,7 +9,8 @@ func (g *messageGroup) firstMessage() {
 	g.open()
 	for _, c := range g.drivers {
 		if s := c.p.Stats(); c.p.Connected() != 0 || s.Handshakes != 0 {
-			g.Fatalf("rank %d has %d connections and sent %d datagrams before any message", c.rank, c.p.Connected(), s.Handshakes)
+			g.Fatalf("rank %d has %d connections and sent %d datagrams before any message",
+				c.rank, c.p.Connected(), s.Handshakes)
 		}
 	}
 	a, b := g.drivers[0], g.drivers[1]
@@ -20,7 +21,8 @@ func (g *messageGroup) firstMessage() {
 		}
 	}
 	if a, b := a.p.Stats(), b.p.Stats(); a.Connects != 1 || a.Accepts != 0 || b.Connects != 0 || b.Accepts != 1 {
-		g.Fatalf("rank 0 opened %d and accepted %d, rank 1 opened %d and accepted %d", a.Connects, a.Accepts, b.Connects, b.Accepts)
+		g.Fatalf("rank 0 opened %d and accepted %d, rank 1 opened %d and accepted %d",
+			a.Connects, a.Accepts, b.Connects, b.Accepts)
 	}
 	if n := g.drivers[2].p.Connected(); n != 0 {
 		g.Fatalf("rank 2 has %d connections", n)
@@ -64,7 +66,8 @@ func (g *messageGroup) crossing() {
 		})
 		for _, c := range g.drivers[:2] {
 			if l := c.peers[1-c.rank]; l.epoch != round+1 || l.ups != int(round)+1 || c.p.Connected() != 1 {
-				g.Fatalf("round %d: rank %d is at epoch %d after %d connections, %d open", round, c.rank, l.epoch, l.ups, c.p.Connected())
+				g.Fatalf("round %d: rank %d is at epoch %d after %d connections, %d open",
+					round, c.rank, l.epoch, l.ups, c.p.Connected())
 			}
 		}
 		g.disconnect(0, 1)
@@ -88,7 +91,8 @@ func (g *messageGroup) disconnect(a, b int) {
 		return true, nil
 	})
 	if g.drivers[a].p.Connected() != 0 || g.drivers[b].p.Connected() != 0 {
-		g.Fatalf("after Idle rank %d has %d connections and rank %d has %d", a, g.drivers[a].p.Connected(), b, g.drivers[b].p.Connected())
+		g.Fatalf("after Idle rank %d has %d connections and rank %d has %d",
+			a, g.drivers[a].p.Connected(), b, g.drivers[b].p.Connected())
 	}
 }
 

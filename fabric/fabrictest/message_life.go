@@ -33,7 +33,8 @@ func (g *messageGroup) down() {
 		}
 		b, err := a.p.Reserve(0)
 		g.must("reserve", err)
-		for what, err := range map[string]error{"send": a.p.Send(1, b, headLen, nil, 9, 0), "note": a.p.Note(1, b.Data[:headLen])} {
+		for what, err := range map[string]error{"send": a.p.Send(1, b, headLen, nil, 9, 0),
+			"note": a.p.Note(1, b.Data[:headLen])} {
 			var pd *fabric.PeerDownError
 			if !errors.As(err, &pd) || pd.Rank != 1 || !errors.Is(err, cause) {
 				g.Fatalf("%s to a dead rank: %v, want a *PeerDownError with the first cause", what, err)
@@ -107,7 +108,8 @@ func (g *messageGroup) closedEndpoint() {
 	_, rerr := a.p.Reserve(0)
 	_, perr := a.p.Poll(a.events, 0)
 	for what, err := range map[string]error{
-		"reserve": rerr, "poll": perr, "send": a.p.Send(1, held, 1, nil, 0, 0), "kick": a.p.Kick(), "note": a.p.Note(1, []byte{1}),
+		"reserve": rerr, "poll": perr, "send": a.p.Send(1, held, 1, nil, 0, 0), "kick": a.p.Kick(),
+		"note": a.p.Note(1, []byte{1}),
 		"post": a.p.Post(0), "wait": a.p.Wait(g.ctx), "disconnect": a.p.Disconnect(1),
 	} {
 		if !errors.Is(err, os.ErrClosed) {

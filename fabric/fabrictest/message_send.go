@@ -71,7 +71,8 @@ func (g *messageGroup) refusals() {
 		w       *fabric.Write
 		rank    bool // the error is of the rank
 	}{
-		{peer: -1, n: 1, rank: true}, {peer: len(g.ranks), n: 1, rank: true}, {peer: math.MaxInt, n: 1, rank: true}, {peer: math.MinInt, n: 1, rank: true},
+		{peer: -1, n: 1, rank: true}, {peer: len(g.ranks), n: 1, rank: true}, {peer: math.MaxInt, n: 1, rank: true},
+		{peer: math.MinInt, n: 1, rank: true},
 		{peer: 1, n: slotSize + 1}, {peer: 1, n: -1}, {peer: 1, n: math.MaxInt},
 		{peer: 1, n: 1, w: &fabric.Write{Off: size, Src: []byte{1}}},
 		{peer: 1, n: 1, w: &fabric.Write{Off: size - 3, Src: make([]byte, 4)}},
@@ -90,7 +91,8 @@ func (g *messageGroup) refusals() {
 		w       *fabric.Write
 		cookie  uint64
 	}{
-		{peer: -1, n: 1}, {peer: 1, n: headLen + 1}, {peer: 1, n: -1}, {peer: 1, n: 1, cookie: 7}, {peer: 1, n: 1, w: &fabric.Write{Src: []byte{1}}},
+		{peer: -1, n: 1}, {peer: 1, n: headLen + 1}, {peer: 1, n: -1}, {peer: 1, n: 1, cookie: 7},
+		{peer: 1, n: 1, w: &fabric.Write{Src: []byte{1}}},
 	} {
 		if err := c.p.Send(x.peer, copied, x.n, x.w, x.cookie, 0); err == nil || errors.Is(err, fabric.ErrAgain) {
 			g.Fatalf("send of %d copied bytes to rank %d, behind %v, cookie %d: %v", x.n, x.peer, x.w, x.cookie, err)

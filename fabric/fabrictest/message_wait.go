@@ -127,7 +127,8 @@ func (g *messageGroup) full() {
 			} else if !ok {
 				times++
 				if err := a.p.Wait(ctx); err != nil {
-					return fmt.Errorf("after %d messages the endpoint was full, and there was never room again: %w", a.peers[1].sent, err)
+					return fmt.Errorf("after %d messages the endpoint was full, and there was never room again: %w",
+						a.peers[1].sent, err)
 				}
 				if _, err := a.poll(0); err != nil {
 					return err

@@ -92,7 +92,8 @@ func (w *world) reset() {
 // step does one random thing on one random lane.
 func (w *world) step(t *rapid.T) {
 	l := w.lanes[rapid.IntRange(0, laneCount-1).Draw(t, "lane")]
-	switch rapid.SampledFrom([]string{"put", "put", "put", "get", "get", "atomic", "atomic", "batch", "flush", "collect", "poll"}).Draw(t, "what") {
+	switch rapid.SampledFrom([]string{"put", "put", "put", "get", "get", "atomic", "atomic", "batch", "flush", "collect",
+		"poll"}).Draw(t, "what") {
 	case "put":
 		w.put(t, l)
 	case "get":
@@ -121,7 +122,8 @@ func (w *world) place(t *rapid.T) (peer int, off uint64, n int) {
 }
 
 func drawFlag(t *rapid.T) fabric.Flag {
-	return rapid.SampledFrom([]fabric.Flag{0, 0, fabric.Implicit, fabric.Blocking, fabric.Implicit | fabric.Blocking}).Draw(t, "flag")
+	return rapid.SampledFrom([]fabric.Flag{0, 0, fabric.Implicit, fabric.Blocking,
+		fabric.Implicit | fabric.Blocking}).Draw(t, "flag")
 }
 
 func (w *world) put(t *rapid.T, l *modelLane) {
@@ -142,7 +144,8 @@ func (w *world) put(t *rapid.T, l *modelLane) {
 			src[i] = 0xA5 // the source is ours again
 		}
 	}
-	l.posted(&flight{h: h, implicit: f&fabric.Implicit != 0, peer: peer, off: off, end: off + uint64(n), write: true, ordered: true, src: src})
+	l.posted(&flight{h: h, implicit: f&fabric.Implicit != 0, peer: peer, off: off, end: off + uint64(n), write: true,
+		ordered: true, src: src})
 }
 
 func (w *world) get(t *rapid.T, l *modelLane) {
@@ -182,7 +185,8 @@ func (w *world) atomic(t *rapid.T, l *modelLane) {
 	got, h, err := l.Atomic(peer, off, a, f)
 	noError(t, a.Op.String(), err)
 	w.checkImplicit(t, h, f)
-	fl := &flight{h: h, implicit: f&fabric.Implicit != 0, peer: peer, off: off &^ 7, end: off&^7 + 8, write: true, atomic: f&fabric.Implicit == 0, old: old}
+	fl := &flight{h: h, implicit: f&fabric.Implicit != 0, peer: peer, off: off &^ 7, end: off&^7 + 8, write: true,
+		atomic: f&fabric.Implicit == 0, old: old}
 	if h == fabric.Done && !fl.implicit {
 		fl.verify(t, got)
 		return

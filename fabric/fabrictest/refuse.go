@@ -36,7 +36,8 @@ func (g *group) bounds() {
 		}
 		g.must("flush after refusals", l.Flush(g.ctx))
 		g.same("end of the segment", seg[size-16:], []byte("guard guard guar"))
-		if after := l.Counters().Load(); after.Puts != before.Puts || after.Gets != before.Gets || after.Atomics != before.Atomics {
+		if after := l.Counters().Load(); after.Puts != before.Puts || after.Gets != before.Gets ||
+			after.Atomics != before.Atomics {
 			g.Fatalf("refused operations were counted as posted: %+v, before %+v", after, before)
 		}
 		// The last bytes themselves are fine.

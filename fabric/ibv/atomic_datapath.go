@@ -50,7 +50,7 @@ func (l *lane) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uin
 	return e.lastOld, h, err
 }
 
-// checkAtomic says what is wrong with an operation, if anything is. The rank may be down.
+// checkAtomic returns the fault of an operation, if it has one. The rank may be down.
 func (e *queueSet) checkAtomic(rank int, off uint64, a *fabric.Atomic) error {
 	op := a.Op.String()
 	err := a.Check(rank, off, e.net.peers[rank].size)
@@ -211,7 +211,7 @@ func (t *loops) endDown() {
 
 // guesses are what a lane believes to be in the words that its loops work on: what it last saw
 // there, or what its attempts in flight will leave, which the device carries out in order. So many
-// loops on one word succeed together, and a word that nobody else changes takes one round trip. A
+// loops on one word succeed together, and a word that no other rank changes takes one round trip. A
 // wrong guess costs another; words that share an entry do, too.
 type guesses [1 << guessBits]guess
 

@@ -135,7 +135,7 @@ func TestALoopThatIsOvertakenEndsWithItsContext(t *testing.T) {
 	var err error
 	flips := uint64(0)
 	for ; err == nil; flips++ { // one may get in between
-		r.must("patience", r.ctx.Err())
+		r.must("testTimeout", r.ctx.Err())
 		var h fabric.Handle
 		_, h, err = l.Atomic(1, 0, fabric.Atomic{Op: fabric.FetchXor, Operand: 1}, 0)
 		r.must("xor", err)

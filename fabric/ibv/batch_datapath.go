@@ -14,19 +14,19 @@ import (
 
 // batching is the state of Post.
 type batching struct {
-	set     *queueSet
-	on      bool
-	more    bool          // the next piece of the group goes to the same peer
-	group   int32         // the operation of the group, or none
-	piece   *fabric.Piece // that is being staged
-	owed    *sendQueue    // whose last request of the group asks for no completion; nil: none
-	quiet   int32         // work requests of stretches since the last that asked, to that queue
-	stretch stretch
+	set    *queueSet
+	on     bool
+	more   bool          // the next piece of the group goes to the same peer
+	group  int32         // the operation of the group, or none
+	piece  *fabric.Piece // that is being staged
+	owed   *sendQueue    // whose last request of the group asks for no completion; nil: none
+	quiet  int32         // work requests of merged requests since the last that asked, to that queue
+	merged mergedRequest
 }
 
-// stretch is pieces that are carried out as one request: they follow each other in a group, to one
-// peer, and nothing is to be done at their end but to count them.
-type stretch struct {
+// mergedRequest is pieces that are carried out as one request: they follow each other in a group,
+// to one peer, and nothing is to be done at their end but to count them.
+type mergedRequest struct {
 	last    *verbs.SendWR // nil: there is none
 	queue   *sendQueue
 	request int32
@@ -90,7 +90,7 @@ func (l *lane) Post(b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error
 	return nil
 }
 
-// checkBatch refuses what is wrong whatever happens to the peers.
+// checkBatch refuses a batch that is wrong whatever happens to the peers.
 func (e *queueSet) checkBatch(b *fabric.Batch, told *fabric.Completions) error {
 	if err := b.Check(told); err != nil {
 		return fmt.Errorf("ibv: %w", err)
@@ -129,8 +129,8 @@ func (l *lane) stage(pieces []fabric.Piece, group int32) {
 			e.failPiece(group, &fabric.OpError{Op: p.Op(), Rank: p.Peer, Off: p.Off, Len: p.Len(), Err: err})
 			continue
 		}
-		if b.stretch.last != nil && b.stretch.queue != q {
-			b.endStretch(true)
+		if b.merged.last != nil && b.merged.queue != q {
+			b.endMerged(true)
 		}
 		if b.owed != q {
 			b.settleOwed()
@@ -141,17 +141,17 @@ func (l *lane) stage(pieces []fabric.Piece, group int32) {
 			e.failPiece(group, &fabric.OpError{Op: p.Op(), Rank: p.Peer, Off: p.Off, Len: p.Len(), Err: err})
 		}
 	}
-	b.endStretch(true)
+	b.endMerged(true)
 	b.settleOwed()
 	b.more, b.group = false, none
 }
 
-// queueTo is the queue to a piece's peer. What was staged before goes first where the lane has to
+// queueTo is the queue to a piece's peer. Requests staged before go first where the lane has to
 // connect, which may close another connection.
 func (e *queueSet) queueTo(p *fabric.Piece) (*sendQueue, error) {
 	q := e.queues[p.Peer]
 	if q == nil {
-		e.batch.endStretch(true)
+		e.batch.endMerged(true)
 		e.batch.settleOwed()
 		return e.dialer.dial(p.Op(), p.Peer)
 	}
@@ -159,11 +159,11 @@ func (e *queueSet) queueTo(p *fabric.Piece) (*sendQueue, error) {
 	return q, nil
 }
 
-// stagePiece stages one. Its error is that of a piece that was not posted to its end.
+// stagePiece stages one. An error means that the piece was not posted to its end.
 func (l *lane) stagePiece(q *sendQueue, p *fabric.Piece) error {
 	e := l.set
 	if p.Kind == fabric.KindAtomic {
-		e.batch.endStretch(false)
+		e.batch.endMerged(false)
 		f := fabric.Flag(0)
 		if e.batch.group == none && p.Buf == nil && offloaded(&p.Atomic) {
 			f = fabric.Implicit
@@ -198,7 +198,7 @@ func (l *lane) stagePiece(q *sendQueue, p *fabric.Piece) error {
 			lkey = e.net.mem.lkey
 		}
 		if !direct { // as an operation outside of batches, but for the ring
-			e.batch.endStretch(false)
+			e.batch.endMerged(false)
 			f := fabric.Flag(0)
 			if e.batch.group == none {
 				f = fabric.Implicit
@@ -211,13 +211,13 @@ func (l *lane) stagePiece(q *sendQueue, p *fabric.Piece) error {
 	return e.batch.stageDirect(q, p, what, local, lkey)
 }
 
-// stageDirect adds a piece to the stretch.
+// stageDirect adds a piece to the merged request.
 func (b *batching) stageDirect(q *sendQueue, p *fabric.Piece, what kind, local uint64, lkey uint32) error {
 	e := b.set
-	s := &b.stretch
+	s := &b.merged
 	for start, n := 0, len(p.Buf); start < n; {
 		size := min(n-start, e.net.piece)
-		slot, w, err := b.stretchSlot(q, what, p.Memory)
+		slot, w, err := b.mergedSlot(q, what, p.Memory)
 		if err != nil {
 			e.counters.Errors++
 			return err
@@ -234,26 +234,26 @@ func (b *batching) stageDirect(q *sendQueue, p *fabric.Piece, what kind, local u
 	}
 	s.pieces++
 	if b.group == none {
-		b.endStretch(false) // each has an error of its own
+		b.endMerged(false) // each has an error of its own
 	}
 	return nil
 }
 
-// stretchSlot is the next slot of the chain for a piece, in the stretch if it may join it.
-func (b *batching) stretchSlot(q *sendQueue, what kind, m *fabric.Memory) (int, *verbs.SendWR, error) {
+// mergedSlot is the next slot of the chain for a piece, in the merged request if it may join that.
+func (b *batching) mergedSlot(q *sendQueue, what kind, m *fabric.Memory) (int, *verbs.SendWR, error) {
 	e := b.set
-	s := &b.stretch
+	s := &b.merged
 	if s.last != nil && (s.kind != what || s.memory != m) {
-		b.endStretch(false)
+		b.endMerged(false)
 	}
 	if q.err != nil || e.tx.full() || !e.tx.room(q, s.wrs+1) {
-		b.endStretch(false)
+		b.endMerged(false)
 		if err := e.room(q); err != nil {
 			return 0, nil, err
 		}
 	}
 	if s.last == nil {
-		*s = stretch{queue: q, request: e.tx.take(), kind: what, memory: m, span: fabric.NoSpan}
+		*s = mergedRequest{queue: q, request: e.tx.take(), kind: what, memory: m, span: fabric.NoSpan}
 		if m != nil {
 			m.Use()
 		}
@@ -264,11 +264,11 @@ func (b *batching) stretchSlot(q *sendQueue, what kind, m *fabric.Memory) (int, 
 	return slot, w, nil
 }
 
-// endStretch makes a request of the stretch, if there is one. It asks for a completion if it is the
-// group's last to its peer, and before so many do not that they could fill a queue.
-func (b *batching) endStretch(last bool) {
+// endMerged posts the merged request, if there is one. It is signaled if it is the
+// group's last to its peer, and before unsignaled ones could fill a queue.
+func (b *batching) endMerged(last bool) {
 	e := b.set
-	s := &b.stretch
+	s := &b.merged
 	if s.last == nil {
 		return
 	}
@@ -282,10 +282,10 @@ func (b *batching) endStretch(last bool) {
 	b.quiet += s.wrs
 	must := tagged && last || !tagged && s.wrs > 1 || b.quiet >= min(e.tx.depth, e.tx.limit)/2
 	b.note(q, !e.tx.sign(q, s.last, must) && tagged)
-	*s = stretch{}
+	*s = mergedRequest{}
 }
 
-// note keeps in mind whether the last request to a queue asks for no completion.
+// note records whether the last request to a queue is unsignaled.
 func (b *batching) note(q *sendQueue, owed bool) {
 	if !owed {
 		b.owed, b.quiet = nil, 0
@@ -294,8 +294,8 @@ func (b *batching) note(q *sendQueue, owed bool) {
 	}
 }
 
-// settleOwed has the last request to a queue completed by a probe. That is needed where what should
-// have asked for a completion was empty or failed.
+// settleOwed has the last request to a queue completed by a probe. That is needed where the piece
+// that should have been signaled was empty or failed.
 func (b *batching) settleOwed() {
 	if b.owed != nil {
 		b.set.tx.probeLater(b.owed)
@@ -353,7 +353,7 @@ func (e *queueSet) failPiece(group int32, err *fabric.OpError) {
 	}
 }
 
-// tell tells the completion of a group.
+// tell reports the completion of a group.
 func (e *queueSet) tell(o int32) {
 	p := &e.ops.all[o]
 	told, tag, err := p.told, p.tag, p.err

@@ -115,9 +115,9 @@ func TestOnlyTheLastOfAGroupIsSignaled(t *testing.T) {
 	}
 }
 
-// Stretches that follow each other to one peer ask for no completion, but for as many as could fill
+// Merged requests that follow each other to one peer are unsignaled, but for as many as could fill
 // a queue, however shallow.
-func TestAlternatingStretchesDrain(t *testing.T) {
+func TestAlternatingMergedRequestsDrain(t *testing.T) {
 	for _, depth := range []int{1, 2, 4, 6, 16, 64} {
 		r := newRig(t, 2, Config{Depth: depth, Lanes: 1})
 		l := r.lane(0)

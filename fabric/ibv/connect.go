@@ -157,7 +157,7 @@ func (p *remote) newQueue(rank int) *sendQueue {
 	return &sendQueue{rank: int32(rank), base: p.base, rkey: p.rkey, size: p.size}
 }
 
-// createQP asks for the inline capacity wished for, and for less where the
+// createQP requests the wanted inline capacity, and less where the
 // device cannot.
 func (n *Network) createQP(cq *verbs.CQ) (*verbs.QP, error) {
 	wish := inlineWish
@@ -186,7 +186,8 @@ func (n *Network) newQP(cq *verbs.CQ, depth, inline int) (*verbs.QP, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := qp.Init(verbs.InitAttr{Port: n.port.Port, Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead | n.atomicAccess()}); err != nil {
+	if err := qp.Init(verbs.InitAttr{Port: n.port.Port,
+		Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead | n.atomicAccess()}); err != nil {
 		return nil, errors.Join(err, qp.Close())
 	}
 	return qp, nil
@@ -209,7 +210,8 @@ func (e *queueSet) numbers() []uint32 {
 	return qpns
 }
 
-// connectNear connects the queue pair to a near peer, whose packets begin with psn.
+// connectNear connects the queue pair to that of a near peer, which sends from packet number psn
+// on.
 func (e *queueSet) connectNear(rank int, qpn, psn uint32) error {
 	n := e.net
 	if err := n.establishLane(e.queues[rank].qp, rank, qpn, psn, n.self.psn); err != nil {
@@ -222,7 +224,7 @@ func (e *queueSet) connectNear(rank int, qpn, psn uint32) error {
 }
 
 // establishLane brings either end of a lane's connection into the state in which it sends, to a
-// queue pair whose packets begin with psn; its own begin with own.
+// queue pair that sends from packet number psn on; its own packets begin with own.
 func (n *Network) establishLane(qp *verbs.QP, rank int, qpn, psn, own uint32) error {
 	peer := &n.peers[rank]
 	initiate := min(n.dev.Attr().MaxQPInitReadAtomic, int(peer.readAtomic), verbs.DefaultReadAtomic)
@@ -237,7 +239,8 @@ func (n *Network) establish(qp *verbs.QP, peer verbs.PathEnd, r verbs.RTRAttr, s
 		return err
 	}
 	if path.PKeyIndex != 0 { // set at INIT to the first, which most fabrics have only
-		if err := qp.Modify(verbs.QPAttr{State: verbs.StateInit, PKeyIndex: path.PKeyIndex}, verbs.AttrState|verbs.AttrPKeyIndex); err != nil {
+		if err := qp.Modify(verbs.QPAttr{State: verbs.StateInit, PKeyIndex: path.PKeyIndex},
+			verbs.AttrState|verbs.AttrPKeyIndex); err != nil {
 			return err
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// connections are those of an endpoint. The poller makes and ends them, with mu held, which is
+// connections are an endpoint's. The poller makes and ends them, with mu held, which is
 // released while the device makes or connects a queue pair.
 type connections struct {
 	*core
@@ -36,7 +36,7 @@ type connections struct {
 	open    atomic.Int32     // connections that are up
 }
 
-// peer is what is known of a rank beside its connection.
+// peer is the state of a rank beside its connection.
 type peer struct {
 	conn  *conn
 	epoch uint32 // of the last connection
@@ -87,8 +87,9 @@ const (
 const never = time.Duration(math.MaxInt64)
 
 var (
-	errNoAnswer = errors.New("ibv: no answer to the attempts to make a connection, or to close one; is its endpoint open, and is it polled?")
-	errMisfit   = errors.New("ibv: the two endpoints differ in the size of their slots")
+	errNoAnswer = errors.New("ibv: no answer to the attempts to make a connection, or to close one; " +
+		"is its endpoint open, and is it polled?")
+	errMisfit = errors.New("ibv: the two endpoints differ in the size of their slots")
 )
 
 func (s *connections) now() time.Duration { return time.Since(s.origin) }
@@ -107,7 +108,7 @@ func (s *connections) to(rank int) *conn {
 	return nil
 }
 
-// peer is what is known of a rank, from now on something.
+// peer returns the state of a rank, which it makes.
 func (s *connections) peer(rank int) *peer {
 	if s.peers[rank] == nil {
 		s.peers[rank] = new(peer)
@@ -181,7 +182,7 @@ func (s *connections) repeatLater(c *conn, after time.Duration) {
 	}
 }
 
-// tryLater has a connection that cannot be made for the moment asked for again.
+// tryLater has a connection that cannot be made for the moment requested again.
 func (s *connections) tryLater(c *conn) {
 	if !c.listed {
 		c.since = s.now()
@@ -189,7 +190,7 @@ func (s *connections) tryLater(c *conn) {
 	s.repeatLater(c, askMost)
 }
 
-// ask makes the queue pair of a connection that is wanted, and sends the request.
+// ask makes the queue pair of a wanted connection, and sends the request.
 func (s *connections) ask(c *conn) {
 	if c.state != connWanted {
 		return // the peer asked first, or is dead
@@ -221,7 +222,8 @@ func (s *connections) makeQP(c *conn) error {
 	if _, err := verbs.ComputePath(n.path, n.peers[c.q.rank].end()); err != nil {
 		return err
 	}
-	qp, err := n.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: s.cq, SRQ: s.srq, MaxSendWR: endpointDepth, MaxInline: n.inline})
+	qp, err := n.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: s.cq, SRQ: s.srq, MaxSendWR: endpointDepth,
+		MaxInline: n.inline})
 	if err != nil {
 		return err
 	}
@@ -255,7 +257,8 @@ func (s *connections) dropQP(c *conn) {
 // connectQP brings it into the state in which it sends.
 func (s *connections) connectQP(c *conn, qpn, psn uint32) error {
 	c.peerQPN = qpn
-	return s.n.establish(c.q.qp, s.n.peers[c.q.rank].end(), verbs.RTRAttr{DestQPN: qpn, RQPSN: psn, MaxDestRdAtomic: 1, MinRNRTimer: endpointRNRTimer},
+	return s.n.establish(c.q.qp, s.n.peers[c.q.rank].end(),
+		verbs.RTRAttr{DestQPN: qpn, RQPSN: psn, MaxDestRdAtomic: 1, MinRNRTimer: endpointRNRTimer},
 		verbs.RTSAttr{SQPSN: c.psn, MaxReadAtomic: 1, RNRRetry: verbs.RNRRetryForever})
 }
 
@@ -312,7 +315,8 @@ func (s *connections) requested(at *peer, d *datagram) {
 		return
 	case c == nil:
 		c = s.add(int32(d.from), connGone) // until it is accepted
-	case c.state == connAsking && uint32(s.n.cfg.Rank) > d.from: // both ask at once: the lower rank does, the other answers
+	case c.state == connAsking && uint32(s.n.cfg.Rank) > d.from:
+		// both ask at once: the lower rank does, the other answers
 	case c.state != connWanted:
 		return
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// closeIfIdle closes a connection if nothing of it is in flight. Messages that asked for no
+// closeIfIdle closes a connection if nothing of it is in flight. Messages without a
 // completion may have arrived long ago: a probe shows it, and at its end this is tried again. A
-// probe also finds a peer down whose connection is to be closed: it would not answer the question,
+// probe also finds that a peer is down: it would not answer the close,
 // and a peer that has to answer may take its time.
 func (s *connections) closeIfIdle(c *conn) {
 	switch {
@@ -88,7 +88,7 @@ func (s *connections) askedToClose(at *peer, d *datagram) {
 	s.sendTo(c, datagram{kind: dgStay, attempt: d.attempt})
 }
 
-// shut is called when this end knows that both agree. What was queued meanwhile needs another
+// shut is called when this end knows that both agree. Messages queued meanwhile need another
 // connection.
 func (s *connections) shut(c *conn) {
 	s.count.disconnects.Add(1)
@@ -154,7 +154,7 @@ func (s *connections) runTimers(now time.Duration) {
 	if every := s.n.cfg.Messages.Keepalive; every > 0 && now >= s.keepAt {
 		s.keepAt = now + every
 		for _, c := range s.byQPN {
-			// Messages that ask for no completion do not show whether they arrived. All others do.
+			// Unsignaled messages do not show whether they arrived. All others do.
 			if !c.busy && c.state == connUp && c.waiting.n == 0 && c.q.flight.n == c.q.silent {
 				s.out.tx.probe(&c.q)
 			}

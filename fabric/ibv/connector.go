@@ -23,7 +23,7 @@ import (
 // flight, and no lane has to answer for another.
 //
 // A goroutine receives and sends the datagrams. It sleeps until one comes, or one of its own is to
-// be repeated. What lanes ask for is in connector_calls.go.
+// be repeated. Requests of lanes are in connector_calls.go.
 type connector struct {
 	n         *Network
 	listener  listener
@@ -74,7 +74,8 @@ type ConnectionStats struct {
 // ConnectionStats may be called at any time.
 func (n *Network) ConnectionStats() ConnectionStats {
 	c := &n.connector
-	return ConnectionStats{Accepted: c.accepted.Load(), Closed: c.closed.Load(), Open: c.open.Load(), Datagrams: c.datagramsSent.Load(), Dropped: c.dropped.Load()}
+	return ConnectionStats{Accepted: c.accepted.Load(), Closed: c.closed.Load(), Open: c.open.Load(),
+		Datagrams: c.datagramsSent.Load(), Dropped: c.dropped.Load()}
 }
 
 // prepare makes what datagrams need, and returns the number of the queue pair for them.
@@ -86,7 +87,8 @@ func (c *connector) prepare(n *Network) (uint32, error) {
 	}
 	const in, bytes = dgramRecvs * inStride, datagramBytes
 	var err error
-	if c.mem, err = unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
+	if c.mem, err = unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
 		return 0, fmt.Errorf("mapping %d bytes for datagrams: %w", bytes, err)
 	}
 	if c.mr, err = n.pd.Register(unsafe.Pointer(unsafe.SliceData(c.mem)), bytes, verbs.AccessLocalWrite); err != nil {
@@ -141,7 +143,8 @@ func (c *connector) close() error {
 	}
 	errs = append(errs, closed(c.listener.qp)) // its requests name buffers and handles
 	c.listener.qp = nil
-	errs = append(errs, c.datagrams.handles.close(), closed(c.tx.chain), closed(c.datagrams.in.chain), closed(c.mr), c.listener.release())
+	errs = append(errs, c.datagrams.handles.close(), closed(c.tx.chain), closed(c.datagrams.in.chain), closed(c.mr),
+		c.listener.release())
 	if c.mem != nil {
 		errs = append(errs, unix.Munmap(c.mem))
 	}
@@ -149,8 +152,8 @@ func (c *connector) close() error {
 	return errors.Join(errs...)
 }
 
-// turn takes the datagrams that there are, answers them, and sends what is due. It returns how many
-// completions came.
+// turn takes the datagrams that there are, answers them, and sends datagrams that are due. It
+// returns how many completions came.
 func (c *connector) turn() int {
 	n := c.ring(1)
 	var in []datagram
@@ -226,7 +229,8 @@ func (c *connector) wake() {
 	}
 }
 
-// ring posts what is staged and, with want 1, takes what has come: its count, or -1 if it is lost.
+// ring posts staged requests and, with want 1, takes completions that have come: their number, or
+// -1 if it is lost.
 func (c *connector) ring(want int) int {
 	n, err := c.tx.ring(want, 0)
 	if err != nil {

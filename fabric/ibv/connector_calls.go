@@ -43,8 +43,8 @@ func (c *connector) usable() error {
 	return c.lost
 }
 
-// connect asks a rank for a connection of a lane's queue pair, and waits until it has one, the rank
-// is down, or ctx ends. A rank that leaves the question unanswered for Config.ConnectTimeout is
+// connect requests a connection to a rank for a lane's queue pair, and waits until it has one, the
+// rank is down, or ctx ends. A rank that leaves the request unanswered for Config.ConnectTimeout is
 // down.
 func (c *connector) connect(ctx context.Context, op string, lane, rank int, qpn, psn uint32) (link, error) {
 	c.mu.Lock()
@@ -55,7 +55,8 @@ func (c *connector) connect(ctx context.Context, op string, lane, rank int, qpn,
 	if c.epoch++; c.epoch == 0 {
 		c.epoch = 1
 	}
-	x := &call{datagram: datagram{kind: dgRequest, epoch: c.epoch, qpn: qpn, psn: psn}, rank: uint32(rank), lane: uint16(lane),
+	x := &call{datagram: datagram{kind: dgRequest, epoch: c.epoch, qpn: qpn, psn: psn}, rank: uint32(rank),
+		lane:  uint16(lane),
 		since: time.Now(), answer: make(chan answer, 1)}
 	c.calls[x.epoch] = x
 	c.mu.Unlock()
@@ -66,7 +67,8 @@ func (c *connector) connect(ctx context.Context, op string, lane, rank int, qpn,
 		return link{}, context.Cause(ctx)
 	case a := <-x.answer:
 		if a.err == errNoReply {
-			c.n.found(rank, fmt.Errorf("ibv: rank %d left requests for a connection unanswered for %v (Config.ConnectTimeout): is its process stopped, or its host out of reach?", rank, c.n.cfg.ConnectTimeout))
+			c.n.found(rank, fmt.Errorf("ibv: rank %d left requests for a connection unanswered for %v "+
+				"(Config.ConnectTimeout): is its process stopped, or its host out of reach?", rank, c.n.cfg.ConnectTimeout))
 		}
 		if cause, down := c.n.downs.Load(rank); down {
 			c.hangUp(lane, rank, x.epoch)
@@ -83,7 +85,8 @@ func (c *connector) hangUp(lane, rank int, epoch uint32) {
 	delete(c.made, epoch)
 	delete(c.calls, epoch)
 	if _, down := c.n.downs.Load(rank); c.lost == nil && !down {
-		c.calls[epoch] = &call{datagram: datagram{kind: dgClose, epoch: epoch}, rank: uint32(rank), lane: uint16(lane), since: time.Now()}
+		c.calls[epoch] = &call{datagram: datagram{kind: dgClose, epoch: epoch}, rank: uint32(rank),
+			lane: uint16(lane), since: time.Now()}
 	}
 	c.mu.Unlock()
 	c.wake()
@@ -106,13 +109,14 @@ func (c *connector) answered(at laneOf, d *datagram) bool {
 		c.mu.Unlock()
 		return rank == int(at.rank) // a copy
 	case d.kind == dgReply:
-		// It has made its end for a late copy of the request: of one that nobody waits for, or of a
+		// It has made its end for a late copy of the request: of one that no lane waits for, or of a
 		// connection that is closed.
 		c.mu.Unlock()
 		c.send(at.rank, at.lane, datagram{kind: dgClose, epoch: d.epoch})
 		return x != nil
 	case d.kind == dgRefusal && asked:
-		x.trouble = fmt.Errorf("ibv: rank %d has no queue pair for a connection: %w; have fewer (Config.Connections), or fewer lanes", at.rank, syscall.Errno(d.errno))
+		x.trouble = fmt.Errorf("ibv: rank %d has no queue pair for a connection: %w; "+
+			"have fewer (Config.Connections), or fewer lanes", at.rank, syscall.Errno(d.errno))
 	case d.kind == dgClosed && x != nil && !asked:
 		delete(c.calls, d.epoch)
 	default:
@@ -134,7 +138,7 @@ func (c *connector) endLocked(x *call, a answer) {
 	}
 }
 
-// sendDue sends what is due, and ends what nobody answers any more.
+// sendDue sends datagrams that are due, and ends requests that stay unanswered.
 func (c *connector) sendDue(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

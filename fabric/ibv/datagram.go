@@ -46,7 +46,8 @@ const (
 	datagramFixed   = 32                           // of all kinds but notes
 	datagramMax     = 256                          // the smallest MTU of all
 	maxNote         = datagramMax - datagramHeader // bytes
-	grhBytes        = 40                           // a received datagram begins with room for a GRH (IBTA 1.4 vol. 1 §11.4.1.2)
+	// a received datagram begins with room for a GRH (IBTA 1.4 vol. 1 §11.4.1.2)
+	grhBytes = 40
 )
 
 // encode writes the datagram to b, which has datagramMax bytes, and returns its length.
@@ -86,7 +87,8 @@ func decodeDatagram(b []byte) (d datagram, err error) {
 		return d, fmt.Errorf("datagram of version %d, this is version %d: mixed binaries", b[0], datagramVersion)
 	}
 	le := binary.LittleEndian
-	d = datagram{kind: datagramKind(b[1]), endpoint: le.Uint16(b[2:]), from: le.Uint32(b[4:]), to: le.Uint32(b[8:]), epoch: le.Uint32(b[12:])}
+	d = datagram{kind: datagramKind(b[1]), endpoint: le.Uint16(b[2:]), from: le.Uint32(b[4:]), to: le.Uint32(b[8:]),
+		epoch: le.Uint32(b[12:])}
 	if d.kind == dgNote {
 		d.note = b[datagramHeader:len(b):len(b)]
 		return d, nil

@@ -91,7 +91,7 @@ func (d *datagrams) sent(i int32, wc *verbs.WC) {
 	d.outAH[i] = nil
 	d.freeOut = append(d.freeOut, i)
 	if wc.Status != verbs.StatusSuccess && wc.Status != verbs.StatusFlushed {
-		// The send queue stops at an error (IBTA 1.4 vol. 1 §10.3.1.6); what is lost is lost.
+		// The send queue stops at an error (IBTA 1.4 vol. 1 §10.3.1.6); lost datagrams stay lost.
 		d.n.log.Warn("ibv: a datagram was not sent", "endpoint", d.num, "err", wc.Err())
 		_ = d.q.qp.Modify(verbs.QPAttr{State: verbs.StateRTS, CurState: verbs.StateSQE}, verbs.AttrState|verbs.AttrCurState)
 	}
@@ -105,7 +105,8 @@ func (d *datagrams) understand(i int32, wc *verbs.WC) (g datagram, ok bool) {
 		return g, false
 	}
 	g, err := decodeDatagram(b[grhBytes:wc.ByteLen])
-	if err != nil || g.to != uint32(n.cfg.Rank) || !d.has(g.endpoint) || g.from >= uint32(n.cfg.Size) || n.served(int(g.from)) != nil {
+	if err != nil || g.to != uint32(n.cfg.Rank) || !d.has(g.endpoint) || g.from >= uint32(n.cfg.Size) ||
+		n.served(int(g.from)) != nil {
 		return g, false
 	}
 	end := n.peers[g.from].end()

@@ -178,7 +178,7 @@ func TestNothingIsLostWithAConnection(t *testing.T) {
 func TestAConnectionWithSilentPutsIsClosed(t *testing.T) {
 	r := newRig(t, 3, onDemand(Config{Connections: 1, Lanes: 1}))
 	l := r.lane(0)
-	ctx, cancel := context.WithTimeout(r.ctx, patience/3)
+	ctx, cancel := context.WithTimeout(r.ctx, testTimeout/3)
 	defer cancel()
 	l.SetContext(ctx)
 	for round := range uint64(6) {

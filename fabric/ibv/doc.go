@@ -20,14 +20,14 @@
 //
 // A sender posts work requests from a small chain in C memory and polls its completion queue in one
 // call into C (see package verbs). Work requests of one queue pair complete in order, so a
-// completion ends all before it (IBTA 1.4 vol. 1, 10.8.5). A request that the caller waits for asks
-// for one; of the others every 16th of a lane and every 8th message does, and all while more than
-// half of the records are in use, so that a full queue always drains. A queue whose last requests
-// ask for none is probed by a write of nothing that does: by Flush, Kick, keepalive, and before a
+// completion ends all before it (IBTA 1.4 vol. 1, 10.8.5). A request that the caller waits for is
+// signaled; of the others every 16th of a lane and every 8th message is, and all while more than
+// half of the records are in use, so that a full queue always drains. A queue with unsignaled last
+// requests is probed by a signaled write of nothing: by Flush, Kick, keepalive, and before a
 // connection is closed. A sender never has more in flight than its completion queue has entries.
 //
 // A queue pair that reports an error, or refuses work, is of no more use, and its peer is down. The
-// queue pair is taken from the device before what is in flight ends, so that memory is free again
+// queue pair is taken from the device before requests in flight end, so that memory is free again
 // when the caller sees the error. Other queues, also of the same doorbell, are not affected.
 //
 // # Lanes
@@ -49,7 +49,7 @@
 // around the word. It needs no read before: a compare-swap that fails has read the word. A lane
 // keeps a guess of the words that its loops work on: what it last saw there, or what its attempts
 // in flight will leave, which one queue pair carries out in order. So loops on one word do not wait
-// for each other, and one that nobody overtakes takes a round trip.
+// for each other, and one that is not overtaken takes a round trip.
 //
 // A loop that missed waits in its lane, with no request in flight, until the lane makes progress
 // (Wait, Test, Flush, Poll, or any post); after the second miss for a random time besides, of at
@@ -63,11 +63,11 @@
 // Post checks a batch, stages its pieces in the chain, and rings once at the end, and before that
 // whenever the chain (128 work requests), a doorbell (32 changes of peer) or a queue is full.
 // Pieces of a group that follow each other to one peer, in one direction and with one registered
-// memory, are one request of several work requests, a stretch, with one record, and nothing is done
+// memory, are one request of several work requests, merged, with one record, and nothing is done
 // at its end but to count. So are puts that travel in the work request, and what lies in the
 // segment. Other pieces are operations with records of their own, children of the group's record.
-// The last request to a peer asks for a completion; before that one does only when half a queue
-// does not. Where the piece that should have asked had nothing to move, a probe does.
+// The last request to a peer is signaled; before that one is only when half a queue
+// is not. Where the piece that should have been had nothing to move, a probe is.
 //
 // Memory that a lane registered is the protection domain's: all lanes use it. It counts the
 // requests that use it, which are not over before the device is done with them, also when their
@@ -101,11 +101,11 @@
 // # Failure
 //
 // Every operation to a rank that is down, in flight and later, fails with *fabric.PeerDownError
-// whose cause is the completion's status, and Config.OnDown is called before, once for each peer.
-// With the default timeouts a silent peer is noticed after 7 retries of 1 to 4 seconds each (IBTA
-// 1.4 vol. 1 §9.7.6.1.3); PeerDown ends the wait at once.
+// with the completion's status as its cause, and Config.OnDown is called before, once for each
+// peer. With the default timeouts a silent peer is noticed after 7 retries of 1 to 4 seconds each
+// (IBTA 1.4 vol. 1 §9.7.6.1.3); PeerDown ends the wait at once.
 //
-// A lane whose completion queue cannot be read is lost, and only it: what is in flight on it and
+// A lane whose completion queue cannot be read is lost, and only it: operations in flight on it and
 // all later operations fail with the reason, no peer is taken for dead, and its queue set serves no
 // other lane.
 //
@@ -118,17 +118,17 @@
 //
 // Send and all else but Poll and Wait hold a lock while they fill and post work requests, with a
 // doorbell of their own; the poller polls with another, without the lock, which it takes before
-// only if it is told that something waits to be posted. A turn of Poll is one call into C when
+// only if requests wait to be posted. A turn of Poll is one call into C when
 // there is something to post and something to take, one when there is nothing to post, else two:
 // the posts, then the polling budget. Slots that Post gave back are on the device before any
 // message or note that is sent later.
 //
 // A short message for which there is room goes from the caller's memory into its work request. Any
 // other waits in a send buffer; up to the inline capacity it leaves that at the post. A message
-// with a cookie or with a write asks for a completion, and so does the last of those that are
+// with a cookie or with a write is signaled, and so is the last of those that are
 // posted together if any of them keeps its buffer, and all that keep theirs when buffers become
-// scarce. The source of a write is, in this order: in the work request, in the segment, in what the
-// message leaves of its send buffer, in registered memory, in a copy.
+// scarce. The source of a write is, in this order: in the work request, in the segment, in the room
+// that the message leaves of its send buffer, in registered memory, in a copy.
 //
 // At most 64 messages to a peer wait or are in flight. A message without a slot is repeated every
 // 20 ms without end and counted in EndpointStats.RNR. RC gives no completion for it: the figure is
@@ -150,9 +150,9 @@
 // directions, for as long as the Network lives. To another rank a lane connects with the first
 // operation, which waits, as long as [fabric.Bounded] says, and at most Config.ConnectTimeout: a
 // rank that has left the request unanswered so long is down. One that answers that it has no queue
-// pair to spare is asked again, and the operation fails with its reason in the end.
+// pair to spare gets the request again, and the operation fails with its reason in the end.
 //
-// Such a connection is one way: it carries operations of the lane that asked. Its other end, the
+// Such a connection is one way: it carries operations of the requesting lane. Its other end, the
 // target, belongs to the peer's connector, posts nothing, and is not known to any lane there. Two
 // ranks that connect to each other at once make two connections.
 //
@@ -169,11 +169,11 @@
 //
 // Connections of a rank are numbered from 1 upwards (the epoch). A target takes a request for the
 // same lane with a later number for the close of the one before; an earlier one is a late copy. A
-// reply to a request that nobody waits for is answered with a close: so a late copy leaves nothing.
-// A peer can hold as many targets as it has lanes.
+// reply to a request that no lane waits for is answered with a close: so a late copy leaves
+// nothing. A peer can hold as many targets as it has lanes.
 //
 // The connector has a queue pair for datagrams, and a goroutine that sleeps until one comes or is
-// to be repeated; it needs no endpoint and no poll. A job whose ranks are all near has none.
+// to be repeated; it needs no endpoint and no poll. A job of near ranks only has none.
 //
 // # Connections of endpoints
 //
@@ -197,7 +197,7 @@
 // everywhere to Down.)
 //
 // Connections of a pair are numbered from 1; a request carries the next number, and one with
-// another number is a late copy. The end that asked is up when the reply comes, and sends; the end
+// another number is a late copy. The requesting end is up when the reply comes, and sends; the end
 // that answered is up when ready or a message comes. When both ask, the request of the lower rank
 // counts and the higher rank answers it. A copy of an answered request, or of a reply, has the
 // answer repeated.
@@ -205,8 +205,8 @@
 // An end closes only a connection on which nothing of its own is in flight. It says how many
 // messages it sent and received; the peer agrees if it has nothing in flight either and the counts
 // match, so that no message is lost in a completion queue. An attempt that the peer did not agree
-// to it never agrees to later: the asker goes on after "stay". What is sent meanwhile waits, and
-// opens the next connection.
+// to it never agrees to later: the asker goes on after "stay". Messages sent meanwhile wait, and
+// open the next connection.
 //
 // A datagram is believed only if its source queue pair and its GID or LID are those that the rank
 // published; it needs the Q_Key, 31 random bits. All others are counted in
@@ -252,12 +252,12 @@
 //	offset  bytes  meaning
 //	0       1      version, 1
 //	1       1      kind: 1 note, 2 request, 3 reply, 4 ready, 5 refusal, 6 close, 7 closed, 8 stay
-//	2       2      endpoint, or 2^15 and the lane of the rank that asked for the connection
+//	2       2      endpoint, or 2^15 and the lane of the requesting rank
 //	4       4      rank that sends
 //	8       4      rank to which it goes
 //	12      4      number of the connection, from 1; of a note 0
 //
-// A note goes on with its bytes, to the end. All others have 32 bytes; what is not used is 0:
+// A note goes on with its bytes, to the end. All others have 32 bytes; unused ones are 0:
 //
 //	request, reply, refusal:    16  4  number of the queue pair (24 bits; refusal: 0)
 //	                            20  4  first packet sequence number (24 bits); lane's refusal: errno

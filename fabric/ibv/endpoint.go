@@ -57,7 +57,7 @@ type endpoint struct {
 	rnr    rnrCounter
 }
 
-// core is what the parts of an endpoint share.
+// core is shared by the parts of an endpoint.
 type core struct {
 	n      *Network
 	num    int
@@ -77,7 +77,7 @@ type layout struct {
 
 const (
 	bufferLine = 64
-	// A datagram that is longer than its buffer ends the queue pair, for those of all ranks (rxe,
+	// A datagram that is longer than its buffer ends the queue pair, for datagrams of all ranks (rxe,
 	// Linux 6.1): there is room for the largest, which is of one packet.
 	inStride = (grhBytes + packetMax + bufferLine - 1) / bufferLine * bufferLine
 	// packetMax is the payload of the largest packet: IBV_MTU_4096 of ibv_query_port(3) is the
@@ -94,7 +94,7 @@ func newLayout(cfg fabric.EndpointConfig) (l layout) {
 	return l
 }
 
-// messageCounters are those of Stats. What each message changes is counted under mu.
+// messageCounters are the counters of Stats. Those that each message changes change under mu.
 type messageCounters struct {
 	sends, sendBytes, arrivals, arrivalBytes uint64
 	writes, writeBytes, doorbells            uint64
@@ -110,9 +110,11 @@ func (n *Network) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint
 	case i < 0 || i >= limits.Endpoints:
 		return nil, fmt.Errorf("ibv: no endpoint %d (they are 0 to %d, see MessageConfig.Endpoints)", i, limits.Endpoints-1)
 	case cfg.Slots < 1 || cfg.Slots > limits.MaxSlots || cfg.SlotSize < 1 || cfg.SlotSize > limits.MaxMessage:
-		return nil, fmt.Errorf("ibv: an endpoint has 1 to %d slots of 1 to %d bytes, not %d of %d", limits.MaxSlots, limits.MaxMessage, cfg.Slots, cfg.SlotSize)
+		return nil, fmt.Errorf("ibv: an endpoint has 1 to %d slots of 1 to %d bytes, not %d of %d",
+			limits.MaxSlots, limits.MaxMessage, cfg.Slots, cfg.SlotSize)
 	case cfg.Sends < 1 || cfg.Sends > limits.MaxSlots || cfg.Reserved < 0 || cfg.Reserved >= cfg.Sends:
-		return nil, fmt.Errorf("ibv: an endpoint has 1 to %d send buffers and reserves fewer than all, not %d and %d", limits.MaxSlots, cfg.Sends, cfg.Reserved)
+		return nil, fmt.Errorf("ibv: an endpoint has 1 to %d send buffers and reserves fewer than all, not %d and %d",
+			limits.MaxSlots, cfg.Sends, cfg.Reserved)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -140,7 +142,7 @@ func (n *Network) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint
 // build makes everything but connections, and posts all slots.
 func (p *endpoint) build() (err error) {
 	n, l, cfg := p.n, &p.layout, p.cfg
-	// All that can complete: every slot and datagram, and twice the work requests, since those of a
+	// All that can complete: every slot and datagram, and twice the work requests, since requests of a
 	// closed queue pair may stay in the completion queue.
 	need := cfg.Slots + 2*int(p.out.makeTables(cfg)) + dgramRecvs + dgramSends
 	if cq := p.listener.cq; need > cq.Cap() {
@@ -148,10 +150,12 @@ func (p *endpoint) build() (err error) {
 			return err
 		}
 	}
-	if p.mem, err = unix.Mmap(-1, 0, l.bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
+	if p.mem, err = unix.Mmap(-1, 0, l.bytes, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
 		return fmt.Errorf("mapping %d bytes for %d slots and %d send buffers: %w", l.bytes, cfg.Slots, cfg.Sends, err)
 	}
-	if p.mr, err = n.pd.Register(unsafe.Pointer(unsafe.SliceData(p.mem)), uint64(l.bytes), verbs.AccessLocalWrite); err != nil {
+	if p.mr, err = n.pd.Register(unsafe.Pointer(unsafe.SliceData(p.mem)), uint64(l.bytes),
+		verbs.AccessLocalWrite); err != nil {
 		return err
 	}
 	if p.srq, err = n.pd.CreateSRQ(verbs.SRQConfig{MaxWR: cfg.Slots}); err != nil {
@@ -296,8 +300,9 @@ func (p *endpoint) Stats() fabric.EndpointStats {
 		Sends: c.sends, SendBytes: c.sendBytes, Arrivals: c.arrivals, ArrivalBytes: c.arrivalBytes,
 		Notes: c.notes.Load(), NotesArrived: c.notesArrived.Load(), NotesDropped: c.notesDropped.Load(),
 		Writes: c.writes, WriteBytes: c.writeBytes, Doorbells: c.doorbells, Polls: c.polls.Load(),
-		Connects: c.connects.Load(), Accepts: c.accepts.Load(), Handshakes: c.handshakes.Load(), Disconnects: c.disconnects.Load(),
-		RNR: rnr, Posted: p.slots.count, FreeSends: len(p.out.bufs.free), Unconfirmed: unconfirmed,
+		Connects: c.connects.Load(), Accepts: c.accepts.Load(), Handshakes: c.handshakes.Load(),
+		Disconnects: c.disconnects.Load(),
+		RNR:         rnr, Posted: p.slots.count, FreeSends: len(p.out.bufs.free), Unconfirmed: unconfirmed,
 	}
 }
 
@@ -342,7 +347,8 @@ func (p *endpoint) release() error {
 		errs = append(errs, l.qp.Close())
 		l.qp = nil
 	}
-	errs = append(errs, p.datagrams.handles.close(), closed(p.bell), closed(tx.chain), closed(p.out.quick.chain), closed(p.slots.chain),
+	errs = append(errs, p.datagrams.handles.close(), closed(p.bell), closed(tx.chain), closed(p.out.quick.chain),
+		closed(p.slots.chain),
 		closed(p.datagrams.in.chain), closed(p.srq), closed(p.mr), p.listener.release())
 	// The caller's slots and buffers end with the mapping: an endpoint is closed when they are not
 	// used any more.

@@ -60,7 +60,8 @@ func (p *endpoint) lendNotes(events []fabric.Event) {
 func (p *endpoint) progress(budget time.Duration) error {
 	n, more, err := p.turn(budget)
 	if n > 0 && p.events.len() == 0 {
-		for left := p.listener.cq.Cap(); err == nil && n > 0 && left > 0 && p.events.len() == 0; left -= n { // no longer than for what was there
+		// no longer than for what was there
+		for left := p.listener.cq.Cap(); err == nil && n > 0 && left > 0 && p.events.len() == 0; left -= n {
 			var also bool
 			n, also, err = p.turn(budget) // mostly the end of a send came first
 			more, budget = more || also, 0
@@ -202,7 +203,8 @@ func (p *endpoint) receivedLocked(i int32, wc *verbs.WC) {
 
 // unsettledLocked reports whether settle has something to do.
 func (p *endpoint) unsettledLocked() bool {
-	return len(p.out.tx.failed)+len(p.conns.control)+len(p.conns.wanted)+len(p.out.idle)+len(p.out.ready)+len(p.out.tx.probes) > 0 || p.out.tx.staged()
+	return len(p.out.tx.failed)+len(p.conns.control)+len(p.conns.wanted)+
+		len(p.out.idle)+len(p.out.ready)+len(p.out.tx.probes) > 0 || p.out.tx.staged()
 }
 
 // settle does what reaping and other goroutines left to the poller: it makes connections and ends
@@ -267,7 +269,7 @@ func (p *endpoint) endPeer(rank int, cause error) {
 }
 
 // drain takes all that the completion queue holds, before a queue pair is closed: some devices drop
-// what is left of it then, with the slots of its messages (mlx5_cq_clean, providers/mlx5/cq.c of
+// the rest of it then, with the slots of its messages (mlx5_cq_clean, providers/mlx5/cq.c of
 // rdma-core).
 func (p *endpoint) drain() {
 	for left := p.listener.cq.Cap(); left > 0; {

@@ -39,7 +39,8 @@ func (p *endpoint) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cook
 		return fabric.CheckCopied(rank, b, n, w, cookie)
 	}
 	p.mu.Lock()
-	if o := &p.out; !p.closed && o.lost == nil && f&fabric.More == 0 && uint(n-1) < uint(o.inline) && uint(rank) < uint(len(p.conns.peers)) {
+	if o := &p.out; !p.closed && o.lost == nil && f&fabric.More == 0 && uint(n-1) < uint(o.inline) &&
+		uint(rank) < uint(len(p.conns.peers)) {
 		if c := p.conns.to(rank); c != nil && p.n.downSeq.Load() == 0 {
 			p.prepareLocked(true)
 			if o.takesNow(c) {
@@ -54,7 +55,7 @@ func (p *endpoint) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cook
 	return err
 }
 
-// queueCopiedLocked sends what is Copied by way of a send buffer.
+// queueCopiedLocked sends Copied data by way of a send buffer.
 func (p *endpoint) queueCopiedLocked(rank int, data []byte, f fabric.SendFlag) error {
 	if err := p.usableLocked("send"); err != nil {
 		return err
@@ -71,7 +72,8 @@ func (p *endpoint) queueCopiedLocked(rank int, data []byte, f fabric.SendFlag) e
 }
 
 // sendBuffer sends a message that is in its send buffer.
-func (p *endpoint) sendBuffer(rank int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
+func (p *endpoint) sendBuffer(rank int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64,
+	f fabric.SendFlag) error {
 	m := message{buf: b.ID, n: int32(n), wrs: 1, cookie: cookie}
 	if w != nil {
 		if err := p.n.checkWrite(rank, w); err != nil {
@@ -141,7 +143,8 @@ func (p *endpoint) admitLocked(rank int, b fabric.SendBuf, n int, s *source) (*c
 		return nil, &fabric.BoundsError{Op: "send", Rank: rank, Len: uint64(n), Size: uint64(p.cfg.SlotSize)}
 	}
 	if pieces(len(s.src), p.n.piece)+1 > endpointDepth {
-		return nil, &fabric.BoundsError{Op: "write", Rank: rank, Len: uint64(len(s.src)), Size: uint64(p.n.piece) * (endpointDepth - 1)}
+		return nil, &fabric.BoundsError{Op: "write", Rank: rank, Len: uint64(len(s.src)),
+			Size: uint64(p.n.piece) * (endpointDepth - 1)}
 	}
 	c := p.conns.to(rank)
 	if p.out.full(c) {
@@ -156,8 +159,8 @@ func (p *endpoint) admitLocked(rank int, b fabric.SendBuf, n int, s *source) (*c
 	return c, nil
 }
 
-// Kick posts what More held back, and probes the connections with unconfirmed messages that ask for
-// no completion.
+// Kick posts requests that More held back, and probes connections with unconfirmed unsignaled
+// messages.
 func (p *endpoint) Kick() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

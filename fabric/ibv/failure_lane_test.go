@@ -96,7 +96,7 @@ func TestALostCompletionQueueFailsItsLane(t *testing.T) {
 		t.Error("nothing was lost")
 	}
 	_ = l.Flush(r.ctx)
-	r.must("the test's patience", r.ctx.Err())
+	r.must("the test's testTimeout", r.ctx.Err())
 	if _, err := l.Put(0, 0, word(1), 0); !errors.Is(err, verbs.ErrOverrun) {
 		t.Errorf("a later put: %v", err)
 	}

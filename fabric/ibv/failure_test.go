@@ -357,7 +357,7 @@ func TestWaitWordEndsWithAPutOfTheOwnLane(t *testing.T) {
 	r.must("put", err)
 	_, err = l.Put(1, 8, word(4), fabric.Implicit)
 	r.must("put", err)
-	ctx, cancel := context.WithTimeout(r.ctx, patience/2)
+	ctx, cancel := context.WithTimeout(r.ctx, testTimeout/2)
 	defer cancel()
 	w := wordAt(r.segs[0], 8)
 	r.must("wait for a word", l.WaitWord(ctx, w, fabric.Equal, 3, nil))

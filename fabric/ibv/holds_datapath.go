@@ -41,7 +41,7 @@ func (t *holds) release(m *localMemory, i, parts int32) {
 	t.free = i
 }
 
-// releaseAll gives back what the work requests of closed queue pairs used: the device reaches
+// releaseAll gives back the memory of work requests of closed queue pairs: the device reaches
 // nothing any more.
 func (t *holds) releaseAll(m *localMemory) {
 	for i := range t.all {

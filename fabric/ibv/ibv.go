@@ -58,7 +58,7 @@ type Config struct {
 	ZeroCopyMin int64
 	// Origin says where such memory comes from; see package regcache. Default: anywhere.
 	Origin regcache.Origin
-	// Sharing is what the job's waits know of who shares the processors. Default: of the network's
+	// Sharing is the job's knowledge of processes that share the processors. Default: of the network's
 	// own.
 	Sharing *spin.Sharing
 	// OnDown is called once for each peer that the device finds down before PeerDown is called for
@@ -72,7 +72,7 @@ type Config struct {
 
 	// For tests: codes of the retransmission timeout and of the retries; 0: verbs' defaults.
 	timeout, retries uint8
-	// For tests: what is sent in the place of a datagram of connection making.
+	// For tests: the datagrams sent in the place of one of connection making.
 	mangle func(datagram) []datagram
 }
 
@@ -205,7 +205,7 @@ func (n *Network) init() (err error) {
 	return nil
 }
 
-// openDevice opens the device asked for, or the best, and settles on a port and
+// openDevice opens the wanted device, or the best, and settles on a port and
 // a GID of it.
 func (n *Network) openDevice() (verbs.GIDChoice, error) {
 	names := []string{n.cfg.Device}
@@ -300,10 +300,13 @@ func (n *Network) Reach(rank int, addr []byte) error {
 		return fmt.Errorf("ibv: address of rank %d: %w: %w", rank, err, fabric.ErrUnreachable)
 	}
 	if a.lanes != n.cfg.Lanes {
-		return fmt.Errorf("ibv: rank %d has %d lanes, this rank %d; they must be equal: %w", rank, a.lanes, n.cfg.Lanes, fabric.ErrUnreachable)
+		return fmt.Errorf("ibv: rank %d has %d lanes, this rank %d; they must be equal: %w",
+			rank, a.lanes, n.cfg.Lanes, fabric.ErrUnreachable)
 	}
 	if a.eager != n.cfg.Eager {
-		return fmt.Errorf("ibv: rank %d connects to %d peers at start, this rank to %d; they must be equal (Config.EagerPeers, IBCONDUIT_EAGER_PEERS): %w", rank, a.eager, n.cfg.Eager, fabric.ErrUnreachable)
+		return fmt.Errorf("ibv: rank %d connects to %d peers at start, this rank to %d; "+
+			"they must be equal (Config.EagerPeers, IBCONDUIT_EAGER_PEERS): %w",
+			rank, a.eager, n.cfg.Eager, fabric.ErrUnreachable)
 	}
 	if _, err := verbs.ComputePath(n.path, a.end); err != nil {
 		return fmt.Errorf("ibv: rank %d: %w: %w", rank, err, fabric.ErrUnreachable)
@@ -322,7 +325,8 @@ func (n *Network) NewLane() (fabric.Lane, error) {
 	defer cancel()
 	if err := e.drain(ctx); err != nil {
 		n.giveBack(e)
-		return nil, fmt.Errorf("ibv: %w: the device still tries what closed lanes left, for up to half a minute when a peer is silent: %w", fabric.ErrNoLane, err)
+		return nil, fmt.Errorf("ibv: %w: the device still tries what closed lanes left, "+
+			"for up to half a minute when a peer is silent: %w", fabric.ErrNoLane, err)
 	}
 	if e.lost != nil {
 		n.giveBack(e)
@@ -343,9 +347,11 @@ func (n *Network) take() (*queueSet, error) {
 	case n.closed:
 		return nil, errClosed("new lane")
 	case len(n.free) == 0 && n.lost > 0:
-		return nil, fmt.Errorf("ibv: %w: of %d, %d are lost since their completion queues could not be read", fabric.ErrNoLane, len(n.all), n.lost)
+		return nil, fmt.Errorf("ibv: %w: of %d, %d are lost since their completion queues could not be read",
+			fabric.ErrNoLane, len(n.all), n.lost)
 	case len(n.free) == 0:
-		return nil, fmt.Errorf("ibv: %w: all are in use; close one, or raise the number at start (Config.Workers, IBCONDUIT_WORKERS)", fabric.ErrNoLane)
+		return nil, fmt.Errorf("ibv: %w: all are in use; close one, or raise the number at start (Config.Workers, "+
+			"IBCONDUIT_WORKERS)", fabric.ErrNoLane)
 	}
 	best := 0
 	for i, e := range n.free {

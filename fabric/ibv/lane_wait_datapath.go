@@ -184,7 +184,7 @@ func (l *lane) Mapped(int) []byte { return nil }
 // Counters are the lane's.
 func (l *lane) Counters() *fabric.Counters { return l.counters }
 
-// Close gives the queue set back. What is in flight completes later; it serves no other lane
+// Close gives the queue set back. Operations in flight complete later; it serves no other lane
 // before.
 func (l *lane) Close() error {
 	e := l.set

@@ -39,8 +39,8 @@ func (c *MessageConfig) fill() {
 	c.Keepalive = min(c.Keepalive, 1<<59) // 18 years: sums of times do not overflow
 }
 
-// listener is a queue pair for datagrams, whose number the peers get in Connect: the connector's,
-// or what an endpoint needs before it is opened. It has no buffers then: what comes is lost, and
+// listener is a queue pair for datagrams, with a number that peers get in Connect: the connector's,
+// or an endpoint's before it is opened. It has no buffers then: datagrams that come are lost, and
 // repeated by its sender.
 type listener struct {
 	channel *verbs.CompChannel
@@ -76,7 +76,8 @@ func (l *listener) make(n *Network, entries int) (err error) {
 	if l.channel, err = n.dev.CreateCompChannel(); err != nil {
 		return err
 	}
-	if l.cq, err = n.dev.CreateCQ(verbs.CQConfig{Entries: min(entries, n.dev.Attr().MaxCQE), Channel: l.channel}); err != nil {
+	if l.cq, err = n.dev.CreateCQ(verbs.CQConfig{Entries: min(entries, n.dev.Attr().MaxCQE),
+		Channel: l.channel}); err != nil {
 		return err
 	}
 	l.qp, err = n.pd.CreateQP(verbs.QPConfig{Type: verbs.UD, SendCQ: l.cq, MaxSendWR: dgramSends, MaxRecvWR: dgramRecvs})
@@ -99,7 +100,7 @@ func (l *listener) release() error {
 	return err
 }
 
-// numbers are those of the listeners' queue pairs; 0 of one that has none.
+// numbers are the numbers of the listeners' queue pairs; 0 for one that has none.
 func numbers(listeners []listener) []uint32 {
 	qpns := make([]uint32, len(listeners))
 	for i := range listeners {
@@ -110,7 +111,7 @@ func numbers(listeners []listener) []uint32 {
 	return qpns
 }
 
-// MessageLimits are what the device and the format of datagrams allow.
+// MessageLimits are the limits of the device and the format of datagrams.
 func (n *Network) MessageLimits() fabric.MessageLimits {
 	a := n.dev.Attr()
 	return fabric.MessageLimits{

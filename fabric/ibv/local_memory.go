@@ -15,7 +15,7 @@ import (
 )
 
 // registrar is a protection domain as package regcache wants it. The bits of both kinds of access
-// are those of ibv_reg_mr(3).
+// are as in ibv_reg_mr(3).
 type registrar struct{ pd *verbs.PD }
 
 func (r registrar) Register(addr uintptr, n uint64, access regcache.Access) (regcache.MR, error) {
@@ -57,7 +57,7 @@ func (m *localMemory) openCache() (err error) {
 }
 
 // settle decides from which size on the program's own memory is registered: it pays earlier when
-// registrations are kept. A size that was asked for holds in either case.
+// registrations are kept. A configured size holds in either case.
 func (m *localMemory) settle(s regcache.Status) {
 	o := s.Origins[m.origin]
 	kept, single := m.asked, m.asked
@@ -70,7 +70,8 @@ func (m *localMemory) settle(s regcache.Status) {
 	// A shorter put promises that its source is free for reuse when it returns.
 	m.zeroMin.Store(max(kept, copyMax+1))
 	m.singleMin.Store(single)
-	m.log.Info("ibv: the program's own memory", "origin", o.Origin, "registrations", o.Mode, "from bytes", m.zeroMin.Load(), "why", o.Why)
+	m.log.Info("ibv: the program's own memory", "origin", o.Origin, "registrations", o.Mode, "from bytes",
+		m.zeroMin.Load(), "why", o.Why)
 }
 
 // closeCache closes the cache; every registration has been given back.
@@ -127,8 +128,8 @@ func (n *Network) Registrations() *regcache.Cache { return n.mem.cache }
 func (n *Network) ZeroCopyMin() int64 { return n.mem.zeroMin.Load() }
 
 // Retest tests again whether all changes of the program's memory are noticed: another library may
-// have replaced the hooks since. What is not is registered for each operation from then on. It may
-// be called at any time.
+// have replaced the hooks since. Memory with unnoticed changes is registered for each operation
+// from then on. It may be called at any time.
 func (n *Network) Retest() (s regcache.Status, ok bool) {
 	if n.mem.cache == nil {
 		return s, false

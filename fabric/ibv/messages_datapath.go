@@ -9,7 +9,7 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// messages are those of an endpoint that wait for their connections or are in flight. The
+// messages are an endpoint's messages that wait for their connections or are in flight. The
 // endpoint's mu protects them.
 type messages struct {
 	*core
@@ -45,7 +45,7 @@ func (s *quickSend) init(inline int) (err error) {
 	return nil
 }
 
-// message is what is known of one. It waits for its connection, or for room, then it is in flight.
+// message is the state of one. It waits for its connection, or for room, then it is in flight.
 // Copied messages in a row, of which nothing is left to do at their end, share a request.
 type message struct {
 	conn      *conn
@@ -260,7 +260,8 @@ func (o *messages) fillSend(c *conn, m *message, slot int, w *verbs.SendWR) {
 	c.holding = c.holding || m.buf != none
 	// Perhaps nothing is sent to this peer again: the last message of several frees their buffers.
 	last := c.holding && c.waiting.n == 0
-	if o.tx.sign(&c.q, w, m.cookie != 0 || m.src.how != sourceNone || last || m.buf != none && o.bufs.scarce() || o.crowded()) {
+	if o.tx.sign(&c.q, w, m.cookie != 0 || m.src.how != sourceNone || last ||
+		m.buf != none && o.bufs.scarce() || o.crowded()) {
 		c.holding = false
 	}
 }
@@ -289,7 +290,7 @@ func (o *messages) ended(q *sendQueue, i int32, err error) {
 	c.busy = true
 }
 
-// release gives back what a message had in its own, and tells of its end if it has to.
+// release gives back a message's own memory, and reports its end if it has to.
 func (o *messages) release(m *message, rank int32, err error) {
 	if m.buf != none {
 		o.bufs.release(m.buf)
@@ -310,7 +311,7 @@ func (o *messages) endConn(c *conn, err error) {
 	}
 }
 
-// probeUnconfirmed probes the connections with unconfirmed messages that ask for no completion.
+// probeUnconfirmed probes the connections with unconfirmed unsignaled messages.
 func (o *messages) probeUnconfirmed() {
 	for i := range o.all {
 		if m := &o.all[i]; m.unconfirmed() > 0 {
@@ -336,7 +337,7 @@ func (o *messages) ringIfFull() {
 	}
 }
 
-// ring posts what is staged and, with want 1, takes completions that there are already: their
+// ring posts staged requests and, with want 1, takes completions that there are already: their
 // count.
 func (o *messages) ring(want int) int {
 	o.count.doorbells++

@@ -5,7 +5,7 @@ package ibv
 import "github.com/ibconduit/conduit/fabric"
 
 // operation is the record of one that has a handle, of a loop, of a piece of a batch that is not
-// carried out by a stretch, or of a group of a batch.
+// carried out by a merged request, or of a group of a batch.
 type operation struct {
 	generation uint32
 	next       int32
@@ -51,7 +51,8 @@ func (t *operations) add(rank, parts int32) int32 {
 	}
 	o := &t.all[i]
 	// Loops set what else they need; release has cleared the error.
-	o.next, o.live, o.abandoned, o.loop, o.group, o.piece, o.parts, o.rank, o.old = none, true, false, false, false, false, parts, rank, 0
+	o.next, o.live, o.abandoned, o.loop, o.group, o.piece, o.parts, o.rank, o.old = none, true, false, false, false,
+		false, parts, rank, 0
 	return i
 }
 

@@ -19,7 +19,7 @@ func pages(n int) int { return (n + pageSize - 1) &^ (pageSize - 1) }
 
 const pageSize = 4096
 
-// datagramBytes are those of the connector.
+// datagramBytes is the connector's memory for datagrams.
 const datagramBytes = dgramRecvs*inStride + dgramSends*datagramMax
 
 // smallBlocks is how many small blocks the slab of a lane has.

@@ -18,7 +18,7 @@ import (
 )
 
 // queueSet is what a lane stands on: a completion queue, a send queue per peer, and the tables of
-// what is in flight. It outlives the lanes that use it, one after another.
+// operations in flight. It outlives the lanes that use it, one after another.
 type queueSet struct {
 	net     *Network
 	index   int
@@ -79,7 +79,7 @@ func (k kind) String() string {
 	return [...]string{"put", "get"}[k]
 }
 
-// prepare makes the queue set ready for a lane. What is costly is made once, and only for queue
+// prepare makes the queue set ready for a lane. Costly parts are made once, and only for queue
 // sets that are used.
 func (e *queueSet) prepare() (err error) {
 	if e.tx.bell == nil {
@@ -194,7 +194,7 @@ func (e *queueSet) release() error {
 	return errors.Join(errs...)
 }
 
-// closed closes what was made: not a nil pointer.
+// closed closes c if it was made: not a nil pointer.
 func closed[T interface {
 	comparable
 	Close() error

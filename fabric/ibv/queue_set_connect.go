@@ -24,7 +24,7 @@ type dialer struct {
 	dialed []*sendQueue // that were made so, of queueSet.queues
 }
 
-// dial connects to a peer. What was collected before is posted, and goes on meanwhile.
+// dial connects to a peer. Requests collected before are posted, and go on meanwhile.
 func (d *dialer) dial(op string, rank int) (*sendQueue, error) {
 	e := d.set
 	n := e.net

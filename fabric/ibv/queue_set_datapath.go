@@ -98,7 +98,7 @@ func (e *queueSet) park(ctx context.Context) error {
 	return err
 }
 
-// post rings the doorbell for what is staged.
+// post rings the doorbell for staged requests.
 func (e *queueSet) post() error {
 	if !e.tx.staged() && len(e.tx.probes) == 0 {
 		return nil
@@ -107,7 +107,7 @@ func (e *queueSet) post() error {
 	return err
 }
 
-// progress posts what is staged and polls within a budget, as Doorbell.Ring does, and completes
+// progress posts staged requests and polls within a budget, as Doorbell.Ring does, and completes
 // what came. The count is of completions. An error means that polling failed and that nothing is in
 // flight any more.
 func (e *queueSet) progress(want int, budget time.Duration) (int, error) {

@@ -65,7 +65,8 @@ type slots struct {
 }
 
 func (s *slots) init(cfg fabric.EndpointConfig, mem []byte, stride int, lkey uint32) error {
-	s.mem, s.size, s.stride, s.posted, s.count = mem, cfg.SlotSize, stride, slices.Repeat([]bool{true}, cfg.Slots), cfg.Slots
+	s.mem, s.size, s.stride, s.posted, s.count = mem, cfg.SlotSize, stride,
+		slices.Repeat([]bool{true}, cfg.Slots), cfg.Slots
 	return s.makeChain(cfg.Slots, idSlot, mem, cfg.SlotSize, stride, lkey)
 }
 

@@ -31,7 +31,8 @@ func (p *remote) served() bool { return p.flags&flagServed != 0 }
 
 // end is the rank's end of a path.
 func (p *remote) end() verbs.PathEnd {
-	return verbs.PathEnd{LinkLayer: p.link, GIDType: verbs.GIDType(p.gidType), ActiveMTU: p.mtu, ActiveWidth: p.width, ActiveSpeed: p.speed,
+	return verbs.PathEnd{LinkLayer: p.link, GIDType: verbs.GIDType(p.gidType), ActiveMTU: p.mtu, ActiveWidth: p.width,
+		ActiveSpeed: p.speed,
 		GRHRequired: p.flags&flagGRH != 0, LID: p.lid, GID: p.gid, PKeys: *p.pkeys}
 }
 
@@ -50,8 +51,10 @@ func newRemotes(addrs []address) []remote {
 			own := slices.Clone(a.end.PKeys) // a pointer into addrs would keep all of them
 			keys = append(keys, &own)
 		}
-		all[r] = remote{gid: a.end.GID, base: a.base, size: a.size, pkeys: keys[at], rkey: a.rkey, lid: a.end.LID, flags: flagServed,
-			readAtomic: a.readAtomic, link: a.end.LinkLayer, gidType: uint8(a.end.GIDType), mtu: a.end.ActiveMTU, width: a.end.ActiveWidth, speed: a.end.ActiveSpeed}
+		all[r] = remote{gid: a.end.GID, base: a.base, size: a.size, pkeys: keys[at], rkey: a.rkey,
+			lid: a.end.LID, flags: flagServed,
+			readAtomic: a.readAtomic, link: a.end.LinkLayer, gidType: uint8(a.end.GIDType), mtu: a.end.ActiveMTU,
+			width: a.end.ActiveWidth, speed: a.end.ActiveSpeed}
 		if a.end.GRHRequired {
 			all[r].flags |= flagGRH
 		}

@@ -18,8 +18,8 @@ import (
 	"github.com/ibconduit/conduit/segment"
 )
 
-// patience bounds each wait that only a broken network would not end.
-const patience = 45 * time.Second
+// testTimeout bounds each wait that only a broken network would not end.
+const testTimeout = 45 * time.Second
 
 const segmentBytes = 1 << 20
 
@@ -41,7 +41,7 @@ func newRig(t testing.TB, n int, cfg Config) *rig {
 func newRigOf(t testing.TB, n, size int, cfg Config) *rig {
 	t.Helper()
 	r := &rig{TB: t}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	t.Cleanup(cancel)
 	r.ctx = ctx
 	for _, rank := range makeRanks(t, n, size, cfg) {

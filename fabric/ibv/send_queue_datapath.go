@@ -30,7 +30,7 @@ type sendQueue struct {
 }
 
 // request is the record of what a send queue carries and completes as one: a work request, or
-// several of which only the last may ask for a completion. What it is for, its owner keeps under
+// several of which only the last may be signaled. Its owner keeps its purpose under
 // the same index.
 type request struct {
 	queue      *sendQueue // the last that it was in
@@ -48,7 +48,7 @@ const (
 	generationMask  = 1<<30 - 1
 )
 
-// sender posts to the send queues of one completion queue, with one doorbell, and keeps what is in
+// sender posts to the send queues of one completion queue, with one doorbell, and keeps requests in
 // flight.
 type sender struct {
 	owner sendOwner
@@ -175,7 +175,7 @@ func (s *sender) closeRun() {
 	}
 }
 
-// extend adds a work request to the last request of a queue, which asks for no completion. There is
+// extend adds a work request to the last request of a queue, which is unsignaled. There is
 // room.
 func (s *sender) extend(q *sendQueue) {
 	s.requests[q.flight.tail].wrs++
@@ -197,7 +197,7 @@ func (s *sender) id(i int32) uint64 {
 	return uint64(s.requests[i].generation)<<generationShift | uint64(i)
 }
 
-// sign decides whether a request asks for a completion, which must is reason enough for. Of each
+// sign decides whether a request is signaled, for which must is reason enough. Of each
 // queue one in every does, all while more than half of the requests are in use, and the one that
 // fills something, so that whatever is full always drains.
 func (s *sender) sign(q *sendQueue, w *verbs.SendWR, must bool) bool {
@@ -215,7 +215,7 @@ func (s *sender) sign(q *sendQueue, w *verbs.SendWR, must bool) bool {
 	return false
 }
 
-// probe posts a write of nothing that asks for a completion: it completes all requests before it,
+// probe posts a signaled write of nothing: it completes all requests before it,
 // and shows that the peer's device is alive. It reports whether one is in flight.
 func (s *sender) probe(q *sendQueue) bool {
 	if q.probing || q.err != nil || s.unused == 0 || s.full() || !s.room(q, 1) {
@@ -247,8 +247,8 @@ func (s *sender) probeSilent() {
 	s.silent = s.silent[:0]
 }
 
-// postProbes posts the probes that have room. Where there is none, something asked for a
-// completion, see sign.
+// postProbes posts the probes that have room. Where there is none, a request with a
+// completion is in flight, see sign.
 func (s *sender) postProbes() {
 	left := s.probes[:0]
 	for _, q := range s.probes {
@@ -277,7 +277,7 @@ func (s *sender) stage(r run) {
 // staged reports whether there is something to post.
 func (s *sender) staged() bool { return s.slots > 0 || len(s.runs) > 0 }
 
-// ring posts what is staged and polls for completions within a budget, as Doorbell.Ring does.
+// ring posts staged requests and polls for completions within a budget, as Doorbell.Ring does.
 // Queues that refused work are in failed; an error means that polling failed, or a queue that all
 // need.
 func (s *sender) ring(want int, budget time.Duration) (n int, err error) {
@@ -295,8 +295,8 @@ func (s *sender) ring(want int, budget time.Duration) (n int, err error) {
 	return n, err
 }
 
-// postOne posts the first work request of another chain behind what is staged. Its error is that of
-// ring.
+// postOne posts the first work request of another chain behind staged requests. Its error is that
+// of ring.
 func (s *sender) postOne(q *sendQueue, chain *verbs.SendChain) error {
 	if s.slots > 0 {
 		s.closeRun()
@@ -382,7 +382,7 @@ func (s *sender) end(q *sendQueue, err error) {
 	s.owner.ended(q, i, err)
 }
 
-// endAll ends what is left of a queue, which the device does not work on any more.
+// endAll ends the rest of a queue, which the device does not work on any more.
 func (s *sender) endAll(q *sendQueue, err error) {
 	for q.flight.n > 0 {
 		s.end(q, err)

@@ -39,7 +39,8 @@ func (l *lane) putInlineNow(q *sendQueue, off uint64, src []byte) (fabric.Handle
 }
 
 // transferNow moves buf in one work request: directly under lkey, or through the slab.
-func (l *lane) transferNow(q *sendQueue, off uint64, buf []byte, what kind, local uint64, lkey uint32, direct bool) (fabric.Handle, error) {
+func (l *lane) transferNow(q *sendQueue, off uint64, buf []byte, what kind, local uint64, lkey uint32,
+	direct bool) (fabric.Handle, error) {
 	e := l.set
 	block := none
 	if !direct {
@@ -101,8 +102,8 @@ func (l *lane) call(q *sendQueue) (int, error) {
 	return n, err
 }
 
-// record makes the records of a request that was posted, and then deals with what the call that
-// posted it brought.
+// record makes the records of a request that was posted, and then handles the completions that the
+// call that posted it brought.
 func (l *lane) record(q *sendQueue, what kind, block int32, buf []byte, n int, err error) (fabric.Handle, error) {
 	e := l.set
 	if err != nil {

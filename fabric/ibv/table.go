@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// table is what a rank publishes in Connect: the numbers of its queue pairs. Those of lanes are of
+// table is published by a rank in Connect: the numbers of its queue pairs. Lanes' numbers are for
 // the peers that are connected at start only.
 type table struct {
 	qkey      uint32     // of its datagrams
@@ -34,7 +34,8 @@ func (t *table) encode() []byte {
 // decodeTable reads one with so many endpoints, lanes, and near peers.
 func decodeTable(b []byte, endpoints, lanes, near int) (t table, err error) {
 	if want := tableFixed + 4*(endpoints+lanes*near); len(b) != want || b[0] != tableVersion {
-		return t, fmt.Errorf("queue pair table of %d bytes, want %d of version %d: the numbers of lanes and of endpoints must be equal", len(b), want, tableVersion)
+		return t, fmt.Errorf("queue pair table of %d bytes, want %d of version %d: "+
+			"the numbers of lanes and of endpoints must be equal", len(b), want, tableVersion)
 	}
 	le := binary.LittleEndian
 	t.qkey = le.Uint32(b[1:])
@@ -56,7 +57,7 @@ func decodeTable(b []byte, endpoints, lanes, near int) (t table, err error) {
 	return t, nil
 }
 
-// neighbors says which ranks are near: those that lanes connect to at start. Distance is counted
+// neighbors says which ranks are near: lanes connect to these at start. Distance is counted
 // around the ring of ranks, so that of two ranks each is near to the other, or neither is.
 type neighbors struct {
 	size, half int

@@ -186,8 +186,8 @@ func (l *lane) refuse(err error) error {
 	return err
 }
 
-// cutShort ends an operation whose last work requests cannot be posted; the others have ended, see
-// room.
+// cutShort ends an operation with last work requests that cannot be posted; the others have ended,
+// see room.
 func (l *lane) cutShort(o int32, err error) error {
 	e := l.set
 	if o != none {
@@ -200,7 +200,7 @@ func (l *lane) cutShort(o int32, err error) error {
 }
 
 // commit ends the filling of an operation's last slot. It is posted, but in a batch, where the last
-// to a peer is asked for a completion. A blocking operation gets its first polling budget in the
+// to a peer is signaled. A blocking operation gets its first polling budget in the
 // same call.
 func (l *lane) commit(q *sendQueue, o int32, w *verbs.SendWR, bounced bool, f fabric.Flag) (fabric.Handle, error) {
 	e := l.set

@@ -12,7 +12,7 @@ const (
 	maxDepth           = 1 << 15
 
 	inlineWish  = 128             // bytes of a put that travel in the work request
-	copyMax     = 2 << 10         // bytes of a put that are copied wherever they lie: below it a copy costs less than its user's care
+	copyMax     = 2 << 10         // bytes of a put that are always copied: a copy costs less than its user's care
 	maxPiece    = 1 << 20         // bytes of one work request: what a lost packet may cost to send again
 	signalEvery = 16              // of implicit operations, one completion for this many
 	chainSlots  = 128             // work requests of one doorbell: as many as go to one peer by default
@@ -57,7 +57,7 @@ const (
 	parkFor = 10 * time.Millisecond
 	// backoffMin is the longest pause of a loop of compare-swaps after the first attempt that failed
 	// against an up to date guess. It doubles with each further one up to backoffMax, which leaves
-	// room for some hundred ranks whose attempts take microseconds.
+	// room for some hundred ranks with attempts of microseconds.
 	backoffMin = 2 * time.Microsecond
 	backoffMax = time.Millisecond
 	// wordPolls is how many rounds of waiting for a word go by between polls
@@ -80,7 +80,7 @@ const (
 	endpointDepth  = 160 // work requests to one peer that are not complete: two for a message, and some for probes
 	endpointSignal = 8   // of messages without an event, one completion for this many
 
-	// Where messages share requests, fewer than this squared ask for none in a row: else a full
+	// Where messages share requests, fewer than this squared are unsignaled in a row: else a full
 	// queue might not drain.
 	_ uint = endpointQueue - endpointSignal*endpointSignal
 

@@ -108,7 +108,8 @@ func (n *Network) peerAddr(rank int, b []byte) (addr, error) {
 		return a, why("it belongs to another job")
 	case a.place.boot != n.self.place.boot && a.place.boot != id{} && n.self.place.boot != id{}:
 		return a, why("it runs on another host (boot id)")
-	case (a.place.nsDev != n.self.place.nsDev || a.place.nsInode != n.self.place.nsInode) && a.place.nsInode != 0 && n.self.place.nsInode != 0:
+	case (a.place.nsDev != n.self.place.nsDev || a.place.nsInode != n.self.place.nsInode) && a.place.nsInode != 0 &&
+		n.self.place.nsInode != 0:
 		return a, why("it is in another network namespace (start its container with this one's network)")
 	case a.place.uid != n.self.place.uid:
 		return a, why("it runs as user %d, this rank as %d", a.place.uid, n.self.place.uid)
@@ -119,7 +120,7 @@ func (n *Network) peerAddr(rank int, b []byte) (addr, error) {
 // Reach is nil if the rank runs on this host, in this network namespace, as this user, in this job
 // and with this version of the protocol, and its socket lets this rank in. That is tried, as
 // joining would: equal numbers of users may be different users in different user namespaces, and
-// what separates containers is not all told. The rank is between New and Connect.
+// the address does not tell apart all containers. The rank is between New and Connect.
 func (n *Network) Reach(rank int, b []byte) error {
 	a, err := n.peerAddr(rank, b)
 	if err != nil || rank == n.cfg.Rank {
@@ -130,11 +131,13 @@ func (n *Network) Reach(rank int, b []byte) error {
 	case errors.Is(err, syscall.EAGAIN): // a full backlog (connect(2)): others have found the way
 		return nil
 	case err != nil:
-		return fmt.Errorf("shm: rank %d: %w: no connection to its socket, so that it is on another host or in another network namespace, or has ended: %w", rank, fabric.ErrUnreachable, err)
+		return fmt.Errorf("shm: rank %d: %w: no connection to its socket, so that it is on another host or in another "+
+			"network namespace, or has ended: %w", rank, fabric.ErrUnreachable, err)
 	}
 	defer c.Close()
 	if err := n.sameUser(c.(*net.UnixConn)); err != nil {
-		return fmt.Errorf("shm: rank %d: %w: it is in another user namespace, or runs as another user: %w", rank, fabric.ErrUnreachable, err)
+		return fmt.Errorf("shm: rank %d: %w: it is in another user namespace, or runs as another user: %w",
+			rank, fabric.ErrUnreachable, err)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func (l *lane) Post(b *fabric.Batch, q *fabric.Completions, _ fabric.Flag) error
 	return nil
 }
 
-// implicit does pieces whose errors are told by Flush.
+// implicit does pieces with errors that Flush reports.
 func (l *lane) implicit(pieces []fabric.Piece) {
 	for i := range pieces {
 		if err := l.piece(&pieces[i]); err != nil {
@@ -43,7 +43,7 @@ func (l *lane) implicit(pieces []fabric.Piece) {
 	}
 }
 
-// checkBatch refuses what is wrong whatever happens to the peers.
+// checkBatch refuses a batch that is wrong whatever happens to the peers.
 func (l *lane) checkBatch(b *fabric.Batch, q *fabric.Completions) error {
 	if err := l.usable("post"); err != nil {
 		return err

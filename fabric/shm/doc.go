@@ -42,7 +42,7 @@
 // which the senders write. A sender claims the next posted slot with one compare-and-swap that
 // names it, copies the message, and publishes it with another; the message is complete, and its
 // send buffer free, when Send returns, unless it must wait. No message enters the kernel but
-// to wake a receiver that sleeps. Memory is that of the slots, whatever the number of ranks; a
+// to wake a receiver that sleeps. Memory is the slots', whatever the number of ranks; a
 // connected peer costs a few hundred bytes and a mapping, any other 8 bytes.
 //
 // A message that meets no posted slot waits in its send buffer, is counted once in RNR
@@ -115,7 +115,7 @@
 //	20   4  number of the message within it, from 0; 0 in a note
 //	24 104  the message, if it is no longer; else it lies in the slot
 //
-// Tickets count cells without end; that of ticket t is t modulo C. State of a cell and what may
+// Tickets count cells without end; ticket t is of cell t modulo C. State of a cell and what may
 // happen to it, for the cell of ticket t:
 //
 //	older ticket  --owner-->  t, posted (0)  after its slot was given back
@@ -125,9 +125,9 @@
 //	any of these  --owner-->  taken (3)      given up; tail as before, by any that finds it so
 //
 // Words, tails and flags are accessed by sequentially consistent atomics, all else by plain ones:
-// what the owner wrote before it posted is seen by the claiming sender; what a sender wrote before
-// full is seen by the owner that read full. The owner looks at cells in the order of tickets, hence
-// messages of one sender stay in order.
+// the owner's writes before it posted are seen by the claiming sender; a sender's before
+// full are seen by the owner that read full. The owner looks at cells in the order of tickets,
+// hence messages of one sender stay in order.
 //
 // # Wire formats
 //

@@ -28,8 +28,8 @@ const (
 // received in endpoint_poll_datapath.go, notes are in endpoint_note.go, Wait is in
 // endpoint_wait.go, connections are in link.go.
 //
-// Locks, in order: polling, link.mu, mu; polling, receive.mu. A method whose name ends in Locked
-// needs the lock of its receiver; those of Poll need polling.
+// Locks, in order: polling, link.mu, mu; polling, receive.mu. A method named ...Locked
+// needs the lock of its receiver; methods of Poll need polling.
 type endpoint struct {
 	n     *Network
 	num   int
@@ -85,7 +85,7 @@ type entry struct {
 
 var _ fabric.Messenger = (*Network)(nil)
 
-// MessageLimits are those of an endpoint's memory.
+// MessageLimits are the limits of an endpoint's memory.
 func (n *Network) MessageLimits() fabric.MessageLimits {
 	return fabric.MessageLimits{MaxMessage: maxMessage, MaxNote: maxNote, MaxSlots: maxSlots, Endpoints: maxEndpoints}
 }
@@ -96,9 +96,11 @@ func (n *Network) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint
 	case i < 0 || i >= maxEndpoints:
 		return nil, fmt.Errorf("shm: no endpoint %d (endpoints are 0 to %d)", i, maxEndpoints-1)
 	case cfg.Slots < 1 || cfg.Slots > maxSlots || cfg.SlotSize < 1 || cfg.SlotSize > maxMessage:
-		return nil, fmt.Errorf("shm: an endpoint has 1 to %d slots of 1 to %d bytes, not %d of %d", maxSlots, maxMessage, cfg.Slots, cfg.SlotSize)
+		return nil, fmt.Errorf("shm: an endpoint has 1 to %d slots of 1 to %d bytes, not %d of %d",
+			maxSlots, maxMessage, cfg.Slots, cfg.SlotSize)
 	case cfg.Sends < 1 || cfg.Sends > maxSlots || cfg.Reserved < 0 || cfg.Reserved >= cfg.Sends:
-		return nil, fmt.Errorf("shm: an endpoint has 1 to %d send buffers and reserves fewer than all, not %d and %d", maxSlots, cfg.Sends, cfg.Reserved)
+		return nil, fmt.Errorf("shm: an endpoint has 1 to %d send buffers and reserves fewer than all, not %d and %d",
+			maxSlots, cfg.Sends, cfg.Reserved)
 	case n.cfg.Size > maxRank:
 		return nil, fmt.Errorf("shm: endpoints serve at most %d ranks", maxRank)
 	}
@@ -234,7 +236,8 @@ func (ep *endpoint) Stats() fabric.EndpointStats {
 	}
 	ep.receive.mu.Lock()
 	s.Posted = int(ep.receive.next - ep.receive.head)
-	s.Polls, s.Arrivals, s.ArrivalBytes = atomic.LoadUint64(&ep.count.polls), atomic.LoadUint64(&ep.count.arrivals), atomic.LoadUint64(&ep.count.bytes)
+	s.Polls, s.Arrivals, s.ArrivalBytes = atomic.LoadUint64(&ep.count.polls), atomic.LoadUint64(&ep.count.arrivals),
+		atomic.LoadUint64(&ep.count.bytes)
 	ep.receive.mu.Unlock()
 	ep.sends.mu.Lock()
 	s.FreeSends = len(ep.sends.free)

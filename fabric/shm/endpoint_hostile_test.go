@@ -40,7 +40,7 @@ func remote(p *endpoint) *region {
 func settle(t testing.TB, p *endpoint, repairs uint64) {
 	t.Helper()
 	var events [8]fabric.Event
-	for end := time.Now().Add(patience); p.posts.repairs.Load() < repairs || p.Stats().Posted != p.cfg.Slots; {
+	for end := time.Now().Add(testTimeout); p.posts.repairs.Load() < repairs || p.Stats().Posted != p.cfg.Slots; {
 		n, err := p.Poll(events[:], time.Millisecond)
 		must(t, err)
 		for _, e := range events[:n] {

@@ -102,10 +102,11 @@ func (ep *endpoint) queueNote(from int, data []byte) {
 	ep.notes = ep.notes[:k]
 	m := copy(ep.memory[id][:], data)
 	ep.posts.notesArrived.Add(1)
-	ep.pushLocked(entry{Event: fabric.Event{Kind: fabric.NoteArrived, Peer: from, Data: ep.memory[id][:m:m]}, buf: -1, note: id})
+	ep.pushLocked(entry{Event: fabric.Event{Kind: fabric.NoteArrived, Peer: from, Data: ep.memory[id][:m:m]},
+		buf: -1, note: id})
 }
 
-// returnNotesLocked takes back what the last Poll lent.
+// returnNotesLocked takes back buffers that the last Poll lent.
 func (ep *endpoint) returnNotesLocked() {
 	ep.mu.Lock()
 	ep.notes = append(ep.notes, ep.lent...)

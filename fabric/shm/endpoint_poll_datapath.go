@@ -173,7 +173,8 @@ const (
 // inspect is about the word of the cell at the head, in which a slot was posted.
 func (n *Network) inspect(w, head uint64) int {
 	r := wordRank(w)
-	if wordTicket(w) != uint32(head) || r >= uint32(len(n.targets)) || wordState(w) != posted && n.targets[r].state.Load() == absent {
+	if wordTicket(w) != uint32(head) || r >= uint32(len(n.targets)) || wordState(w) != posted &&
+		n.targets[r].state.Load() == absent {
 		return cellBroken
 	}
 	switch wordState(w) {
@@ -219,7 +220,8 @@ func (ep *endpoint) acceptLocked(c *cell, from int, e *fabric.Event) int {
 	}
 	r := &ep.receive
 	if seq != l.polled.next || n > r.size {
-		ep.n.protocolError(from, fmt.Errorf("shm: message %d of %d bytes came where number %d should, of at most %d", seq, n, l.polled.next, r.size))
+		ep.n.protocolError(from, fmt.Errorf("shm: message %d of %d bytes came where number %d should, of at most %d",
+			seq, n, l.polled.next, r.size))
 		return msgBad
 	}
 	id := r.slotOf[r.head&r.mask]
@@ -256,7 +258,7 @@ func (ep *endpoint) takeQueuedLocked(events []fabric.Event) (n int, err error) {
 	return n, nil
 }
 
-// deliveredLocked updates what the program has been given by an event. It is false if the event may
+// deliveredLocked updates the program's view for an event. It is false if the event may
 // not come any more.
 func (ep *endpoint) deliveredLocked(e *entry) bool {
 	switch e.Kind {

@@ -269,7 +269,7 @@ func (x *floodCheck) check(t testing.TB, e *fabric.Event) {
 // until polls until cond holds.
 func (x *floodCheck) until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !cond(); {
+	for end := time.Now().Add(testTimeout); !cond(); {
 		x.poll(t)
 		if time.Now().After(end) {
 			t.Fatalf("no end of waiting for %s; %+v", what, x.p.Stats())
@@ -326,7 +326,7 @@ func TestSlotOfAKilledSenderComesBack(t *testing.T) {
 	}
 	must(t, kids[0].Cmd.Process.Kill())
 	must(t, kids[1].Cmd.Process.Kill())
-	for end := time.Now().Add(patience); p.posts.repairs.Load() < 2; {
+	for end := time.Now().Add(testTimeout); p.posts.repairs.Load() < 2; {
 		if _, err := x.take(time.Millisecond, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -344,7 +344,7 @@ func TestMessagesBetweenSleepingProcessesComeBack(t *testing.T) {
 	kids[0].line(t)
 	p := openEndpoint(t, n, processEndpoint)
 	x := &client{p: p}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	for round := 0; round < 500 || p.Stats().Doorbells == 0; round++ {
 		if round >= 500 { // the peer did not fall asleep before the message came: give it time

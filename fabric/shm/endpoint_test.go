@@ -49,7 +49,7 @@ func exchange(t testing.TB, from, to *endpoint, size int) fabric.Event {
 func arrival(t testing.TB, from, to *endpoint, budget time.Duration) fabric.Event {
 	t.Helper()
 	var e [1]fabric.Event
-	for end := time.Now().Add(patience); time.Now().Before(end); {
+	for end := time.Now().Add(testTimeout); time.Now().Before(end); {
 		if from != to {
 			if _, err := from.Poll(e[:], 0); err != nil {
 				t.Fatal(err)
@@ -134,7 +134,7 @@ func TestManySendersShareAnEndpoint(t *testing.T) {
 	}
 	var left atomic.Int64
 	left.Store(ranks * senders * each)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	for r, p := range ports {
@@ -222,7 +222,7 @@ func TestSlotSizesMustAgree(t *testing.T) {
 func ended(t testing.TB, p *endpoint) fabric.Event {
 	t.Helper()
 	var e [1]fabric.Event
-	for end := time.Now().Add(patience); time.Now().Before(end); {
+	for end := time.Now().Add(testTimeout); time.Now().Before(end); {
 		n, err := p.Poll(e[:], time.Millisecond)
 		must(t, err)
 		if n > 0 && e[0].Kind == fabric.Down {
@@ -268,7 +268,7 @@ func TestPeerThatLeftDuringARequestIsDown(t *testing.T) {
 	must(t, nets[1].Close())
 	var got []string
 	var why error
-	for end := time.Now().Add(patience); len(got) < 2 && time.Now().Before(end); {
+	for end := time.Now().Add(testTimeout); len(got) < 2 && time.Now().Before(end); {
 		var e [1]fabric.Event
 		if n, err := p.Poll(e[:], time.Millisecond); err != nil {
 			t.Fatal(err)
@@ -320,7 +320,7 @@ func TestLeavingBehindUnreadPacketsIsNoDeath(t *testing.T) {
 	}
 	closed := make(chan error, 1)
 	go func() { closed <- nets[1].Close() }()
-	for end := time.Now().Add(patience); !nets[0].peers[1].gone.Load(); {
+	for end := time.Now().Add(testTimeout); !nets[0].peers[1].gone.Load(); {
 		time.Sleep(time.Millisecond)
 		if len(deaths) > 0 || time.Now().After(end) {
 			break

@@ -15,7 +15,7 @@ func TestWhatCameBeforeWaitEndsIt(t *testing.T) {
 	setSleepLimit(t, time.Hour)
 	p := openEndpoints(t, 2, smallEndpoint)
 	must(t, p[1].Post(exchange(t, p[0], p[1], 8).Slot))
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	for what, x := range map[string]struct {
 		at    int
@@ -47,7 +47,7 @@ func TestWhatCameBeforeWaitEndsIt(t *testing.T) {
 func TestNoWakeUpIsLost(t *testing.T) {
 	setSleepLimit(t, time.Hour)
 	p := openEndpoints(t, 2, smallEndpoint)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	const rounds = 5000
 	var wg sync.WaitGroup
@@ -83,7 +83,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 func TestUpComesBeforeTheFirstMessage(t *testing.T) {
 	p := openEndpoints(t, 2, smallEndpoint)
 	send(t, p[0], 1, 8, 0, 0)
-	for end := time.Now().Add(patience); !p[1].arrived(); {
+	for end := time.Now().Add(testTimeout); !p[1].arrived(); {
 		if time.Now().After(end) {
 			t.Fatal("the message did not come")
 		}

@@ -22,8 +22,8 @@ func TestMain(m *testing.M) {
 	handletest.VerifyTestMain(m)
 }
 
-// patience bounds what must happen soon but is not timed.
-const patience = 30 * time.Second
+// testTimeout bounds what must happen soon but is not timed.
+const testTimeout = 30 * time.Second
 
 // must ends the test with an error.
 func must(t fabrictest.T, err error) {
@@ -84,7 +84,7 @@ func connect(ctx context.Context, nets []*Network, addrs [][]byte) error {
 func joinAll(t fabrictest.T, n int, size int64) []*Network {
 	t.Helper()
 	nets, addrs := newNetworks(t, n, size, t.Name(), nil)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	must(t, connect(ctx, nets, addrs))
 	return nets

@@ -9,11 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// here finds out where this process runs. What cannot be read, as in a container whose /proc has
-// processes only, stays 0, which is unknown: then Reach finds out by a connection.
+// here finds out where this process runs. A value that cannot be read, as in a container whose
+// /proc has processes only, stays 0, which is unknown: then Reach finds out by a connection.
 func here() (p place, err error) {
 	text, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if b, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", "")); err == nil && len(b) == len(p.boot) {
+	if b, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", "")); err == nil &&
+		len(b) == len(p.boot) {
 		p.boot = id(b)
 	}
 	var st unix.Stat_t

@@ -176,7 +176,8 @@ func (p *joiner) acceptAll() {
 		c, err := p.n.listener.AcceptUnix()
 		if err != nil {
 			if !errors.Is(err, net.ErrClosed) {
-				p.abort(fmt.Errorf("shm: accepting peers: %w; raise the limit of open files (ulimit -n) if there are many ranks", err))
+				p.abort(fmt.Errorf("shm: accepting peers: %w; raise the limit of open files (ulimit -n) if there are many ranks",
+					err))
 			}
 			return
 		}

@@ -113,7 +113,7 @@ func (l *lane) Flush(context.Context) error {
 // Quiet is that operations are complete when they return.
 func (l *lane) Quiet(int) bool { return true }
 
-// Await finds what Post has told; nothing is ever in flight.
+// Await finds completions that Post reported; nothing is ever in flight.
 func (l *lane) Await(_ context.Context, q *fabric.Completions) error {
 	if err := l.usable("await"); err != nil {
 		return err

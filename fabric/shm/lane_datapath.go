@@ -8,7 +8,7 @@ import (
 	"github.com/ibconduit/conduit/internal/owner"
 )
 
-// address is that of n bytes at offset off of the peer's segment, or nil,
+// address is the address of n bytes at offset off of the peer's segment, or nil,
 // and then refuse has the reason.
 func (l *lane) address(peer int, off, n uint64) unsafe.Pointer {
 	if uint(peer) >= uint(len(l.targets)) {

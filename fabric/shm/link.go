@@ -40,7 +40,7 @@ type link struct {
 	cause    atomic.Pointer[error] // of the end
 	received atomic.Uint64         // polled.epoch<<32 | polled.next, for closing
 
-	// What the program has been given; only Poll uses it.
+	// The state that the program has been given; only Poll uses it.
 	polled struct {
 		open, down bool   // Up, and no end; Down
 		epoch      uint32 // of the last Up
@@ -91,7 +91,7 @@ func (ep *endpoint) Disconnect(peer int) error {
 	return nil
 }
 
-// retry tries the links whose messages met no slot.
+// retry tries links with messages that met no slot.
 func (ep *endpoint) retry() {
 	ep.mu.Lock()
 	links := ep.queued
@@ -121,7 +121,7 @@ func (ep *endpoint) peerLeft(rank int) {
 	ep.wakeIfAsleep() // there may be cells that it claimed
 }
 
-// unannounced is what acceptLocked returns of a message whose connection the program has not been
+// unannounced is acceptLocked's result for a message of a connection that the program has not been
 // given.
 func (l *link) unannounced(epoch uint32) int {
 	l.mu.Lock()
@@ -136,7 +136,8 @@ func (l *link) unannounced(epoch uint32) int {
 	case (l.state == linkUp || l.state == linkClosing) && epoch == l.epoch && epoch != l.polled.epoch:
 		return msgEarly
 	}
-	l.ep.n.protocolError(l.peer, fmt.Errorf("shm: a message of connection %d, while %d is in state %d", epoch, l.epoch, l.state))
+	l.ep.n.protocolError(l.peer, fmt.Errorf("shm: a message of connection %d, while %d is in state %d",
+		epoch, l.epoch, l.state))
 	return msgBad
 }
 

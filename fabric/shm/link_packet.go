@@ -35,11 +35,13 @@ func (l *link) connected(h handshake) {
 		return
 	}
 	if !l.advanceLocked(h) {
-		ep.n.protocolError(h.from, fmt.Errorf("shm: packet %d about connection %d, while %d is in state %d", h.kind, h.epoch, l.epoch, l.state))
+		ep.n.protocolError(h.from, fmt.Errorf("shm: packet %d about connection %d, while %d is in state %d",
+			h.kind, h.epoch, l.epoch, l.state))
 		return
 	}
 	if int(h.b) != ep.cfg.SlotSize {
-		l.endLocked(fmt.Errorf("shm: its endpoint %d has slots of %d bytes, this rank's has %d: both ends must agree", ep.num, h.b, ep.cfg.SlotSize))
+		l.endLocked(fmt.Errorf("shm: its endpoint %d has slots of %d bytes, this rank's has %d: both ends must agree",
+			ep.num, h.b, ep.cfg.SlotSize))
 		return
 	}
 	l.flushLocked()
@@ -93,7 +95,8 @@ func (l *link) closing(k packet) {
 	}
 	switch k.kind {
 	case kindClose:
-		idle := l.received.Load() == uint64(k.epoch)<<32|uint64(k.a) && l.sent == k.b && (l.state == linkClosing || l.waiting == 0)
+		idle := l.received.Load() == uint64(k.epoch)<<32|uint64(k.a) && l.sent == k.b &&
+			(l.state == linkClosing || l.waiting == 0)
 		if !idle {
 			l.packetLocked(packet{kind: kindNotIdle}, -1)
 			return

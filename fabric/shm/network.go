@@ -33,7 +33,8 @@ type Config struct {
 	// reach each other.
 	Job string
 
-	// Sharing is what the job's waits know of who shares the processors. nil: of the network's own.
+	// Sharing is the job's knowledge of processes that share the processors. nil: of the network's
+	// own.
 	Sharing *spin.Sharing
 
 	// OnDown, if not nil, is called once for each rank that died, from another
@@ -82,7 +83,7 @@ const (
 	closed
 )
 
-// target is what the data path needs to know about a rank.
+// target is a rank as the data path sees it.
 type target struct {
 	base  unsafe.Pointer // first byte of its segment here
 	size  uint64         // bytes

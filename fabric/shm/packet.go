@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kinds of packets between endpoints, after those of joining.
+// Kinds of packets between endpoints, after the packets of joining.
 const (
 	kindRequest    = 4 + iota // connect with me: slots, slot size; may bring the region
 	kindReply                 // ready: likewise
@@ -77,7 +77,7 @@ func (p *peer) send(k packet, fd int) error {
 	return err
 }
 
-// handlePacket does what a packet of a peer asks for.
+// handlePacket does what a packet of a peer requests.
 func (n *Network) handlePacket(from int, b []byte, fds []int) error {
 	defer closeAll(fds)
 	if len(b) >= noteHead && b[0] == kindNote {
@@ -186,7 +186,8 @@ func readPacket(c *net.UnixConn, b, oob []byte) (data []byte, fds []int, err err
 	}
 	if flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) != 0 {
 		closeAll(fds)
-		return nil, nil, errors.New("shm: a packet of the peer is cut off; raise the limit of open files (ulimit -n) if it brought a descriptor")
+		return nil, nil, errors.New("shm: a packet of the peer is cut off; raise the limit of open files (ulimit -n) if it " +
+			"brought a descriptor")
 	}
 	return b[:n], fds, nil
 }

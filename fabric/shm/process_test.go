@@ -54,7 +54,7 @@ func startJob(t testing.TB, size int, role string, onDown func(int, error)) (*Ne
 			fmt.Fprintln(c.In, hex.EncodeToString(a))
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	must(t, n.Connect(ctx, addrs, nil))
 	return n, kids
@@ -68,7 +68,7 @@ func startChild(t testing.TB, rank, size int, role string) *child {
 // line is the next line that the child writes.
 func (c *child) line(t testing.TB) string {
 	t.Helper()
-	watchdog := time.AfterFunc(patience, func() { c.Cmd.Process.Kill() })
+	watchdog := time.AfterFunc(testTimeout, func() { c.Cmd.Process.Kill() })
 	defer watchdog.Stop()
 	if !c.Out.Scan() {
 		t.Fatalf("rank %d ended before it wrote a line: %v", c.rank, c.Out.Err())
@@ -117,7 +117,7 @@ func childRun(role string) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	if err := n.Connect(ctx, addrs, nil); err != nil {
 		return err
@@ -234,12 +234,12 @@ func TestMemoryOfAKilledProcessStaysReadable(t *testing.T) {
 		if d.rank != 2 || !errors.Is(d.cause, io.EOF) {
 			t.Errorf("death of rank %d: %v", d.rank, d.cause)
 		}
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("the death was not noticed")
 	}
 	var pd *fabric.PeerDownError
 	_, err := l.Put(2, 0, []byte{42}, 0)
-	for end := time.Now().Add(patience); err == nil && time.Now().Before(end); { // OnDown comes before operations fail
+	for end := time.Now().Add(testTimeout); err == nil && time.Now().Before(end); { // OnDown comes before operations fail
 		runtime.Gosched()
 		_, err = l.Put(2, 0, []byte{42}, 0)
 	}

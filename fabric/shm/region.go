@@ -147,9 +147,11 @@ func mapRegion(fd, slots, size int) (*region, error) {
 	}
 	b.place(m)
 	h := b.head
-	if string(h.magic[:]) != regionMagic || h.version != regionVersion || h.slots != uint32(slots) || h.size != uint32(size) {
+	if string(h.magic[:]) != regionMagic || h.version != regionVersion || h.slots != uint32(slots) ||
+		h.size != uint32(size) {
 		_ = m.Close()
-		return nil, fmt.Errorf("shm: what a peer handed over is no region of an endpoint with %d slots of %d bytes", slots, size)
+		return nil, fmt.Errorf("shm: what a peer handed over is no region of an endpoint with %d slots of %d bytes",
+			slots, size)
 	}
 	return b, nil
 }

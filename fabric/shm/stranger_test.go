@@ -24,7 +24,7 @@ func greet(t *testing.T, a addr, packet []byte, fds ...int) (reply []byte, fdCou
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: a.socket(), Net: "unixpacket"})
 	must(t, err)
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(testTimeout))
 	if _, _, err := c.WriteMsgUnix(packet, rights(fds), nil); err != nil {
 		return nil, 0 // turned away before the first word
 	}
@@ -53,7 +53,7 @@ func hello(from, to *addr) []byte {
 
 func TestStrangerIsClosedWithoutAWord(t *testing.T) {
 	nets, addrs := newNetworks(t, 2, 4096, t.Name(), nil)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	// Rank 0 waits for rank 1 while strangers call.
 	joined := make(chan error, 1)
@@ -93,7 +93,7 @@ func TestPeerWithoutASealedSegmentIsRefused(t *testing.T) {
 	good := mapSegment(t, 8192)
 	for what, fds := range map[string][]int{"unsealed": {loose}, "no": nil, "two": {good.FD(), good.FD()}} {
 		nets, addrs := newNetworks(t, 2, 8192, t.Name(), nil)
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		joined := make(chan error, 1)
 		go func() { joined <- nets[0].Connect(ctx, addrs, nil) }()
 		greet(t, nets[0].self, hello(&nets[1].self, &nets[0].self), fds...)
@@ -106,7 +106,7 @@ func TestPeerWithoutASealedSegmentIsRefused(t *testing.T) {
 
 func TestMissingRankIsNamed(t *testing.T) {
 	var err error
-	for wait := 200 * time.Millisecond; wait < patience; wait *= 10 { // a busy machine needs longer until the others have met
+	for wait := 200 * time.Millisecond; wait < testTimeout; wait *= 10 { // a busy machine needs longer until the others have met
 		nets, addrs := newNetworks(t, 3, 4096, t.Name(), nil)
 		ctx, cancel := context.WithTimeout(t.Context(), wait)
 		err = connect(ctx, nets[:2], addrs) // rank 2 never comes
@@ -239,7 +239,7 @@ func TestLeavingIsNoDeath(t *testing.T) {
 		select {
 		case r := <-deaths:
 			reported[r] = true
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			t.Fatalf("reported: %v, want ranks 0 and 2", reported)
 		}
 	}
@@ -258,7 +258,7 @@ func TestRankThatFailsToJoinIsDeadToOthers(t *testing.T) {
 			deaths <- r
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	joined := make(chan error, 1)
 	go func() { joined <- nets[0].Connect(ctx, [][]byte{addrs[0], nil, addrs[2]}, nil) }()
@@ -276,7 +276,7 @@ func TestRankThatFailsToJoinIsDeadToOthers(t *testing.T) {
 		if r != 2 {
 			t.Errorf("rank %d was reported", r)
 		}
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("not noticed")
 	}
 }
@@ -294,7 +294,7 @@ func TestPeerThatSpeaksOutOfTurnIsDown(t *testing.T) {
 	}
 	select {
 	case <-deaths:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("not noticed")
 	}
 }
@@ -328,7 +328,7 @@ func TestOtherUserIsTurnedAway(t *testing.T) {
 		n.self.place.uid += 4711
 		addrs[r] = n.Addr()
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	waiting := make(chan error, 1)
 	go func() { waiting <- nets[0].Connect(ctx, addrs, nil) }()

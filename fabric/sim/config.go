@@ -20,8 +20,9 @@ type Config struct {
 
 	Notes Notes
 
-	Connections      int           // of an endpoint, beyond which idle ones are closed; 0: no limit
-	HandshakeTimeout time.Duration // until the first repetition of a handshake's datagram, doubling up to 64 times; default 1 ms
+	Connections int // of an endpoint, beyond which idle ones are closed; 0: no limit
+	// until the first repetition of a handshake's datagram, doubling up to 64 times; default 1 ms
+	HandshakeTimeout time.Duration
 	HandshakeTries   int           // datagrams without an answer until the peer is dead; default 16
 	RetryTimeout     time.Duration // reliable traffic unanswered for this long: the peer is dead; default 500 ms
 	RNRDelay         time.Duration // until a message that met no slot is tried again; default 20 µs
@@ -56,7 +57,8 @@ func (c *Config) populate() error {
 		return fmt.Errorf("sim: Config.SegmentSize is %d, want a multiple of 8 up to 1 GiB", c.SegmentSize)
 	case c.Notes.Loss < 0 || c.Notes.Loss > 1 || c.Notes.Dup < 0 || c.Notes.Dup > 1:
 		return fmt.Errorf("sim: Config.Notes: loss %g and duplication %g are no probabilities", c.Notes.Loss, c.Notes.Dup)
-	case c.Bandwidth < 0 || math.IsNaN(c.Bandwidth) || c.Latency < 0 || c.RetryTimeout < 0 || c.RNRDelay < 0 || c.HandshakeTimeout < 0 || c.MaxTime < 0:
+	case c.Bandwidth < 0 || math.IsNaN(c.Bandwidth) || c.Latency < 0 || c.RetryTimeout < 0 || c.RNRDelay < 0 ||
+		c.HandshakeTimeout < 0 || c.MaxTime < 0:
 		return errors.New("sim: Config has a negative bandwidth or duration")
 	}
 	def(&c.Latency, 1500*time.Nanosecond)

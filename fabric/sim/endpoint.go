@@ -75,9 +75,11 @@ func (n *Network) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint
 	case i < len(n.endpoints) && n.endpoints[i] != nil:
 		return nil, fmt.Errorf("sim: endpoint %d of rank %d was opened before", i, n.r.id)
 	case cfg.Slots < 1 || cfg.Slots > maxSlots || cfg.SlotSize < 1 || cfg.SlotSize > maxMessage:
-		return nil, fmt.Errorf("sim: an endpoint has 1 to %d slots of 1 to %d bytes, not %d of %d", maxSlots, maxMessage, cfg.Slots, cfg.SlotSize)
+		return nil, fmt.Errorf("sim: an endpoint has 1 to %d slots of 1 to %d bytes, not %d of %d",
+			maxSlots, maxMessage, cfg.Slots, cfg.SlotSize)
 	case cfg.Sends < 1 || cfg.Sends > maxSlots || cfg.Reserved < 0 || cfg.Reserved >= cfg.Sends:
-		return nil, fmt.Errorf("sim: an endpoint has 1 to %d send buffers and reserves fewer than all, not %d and %d", maxSlots, cfg.Sends, cfg.Reserved)
+		return nil, fmt.Errorf("sim: an endpoint has 1 to %d send buffers and reserves fewer than all, not %d and %d",
+			maxSlots, cfg.Sends, cfg.Reserved)
 	}
 	for len(n.endpoints) <= i {
 		n.endpoints = append(n.endpoints, nil)

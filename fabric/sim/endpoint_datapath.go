@@ -281,7 +281,8 @@ func (p *endpoint) Poll(events []fabric.Event, budget time.Duration) (int, error
 		if err != nil {
 			return 0, err
 		}
-		if err := p.sleep(t, true, reason{"polls endpoint", p.num}, nil, w.now+int64(max(budget, w.cfg.PollCost))); err != nil {
+		if err := p.sleep(t, true, reason{"polls endpoint", p.num}, nil,
+			w.now+int64(max(budget, w.cfg.PollCost))); err != nil {
 			return 0, err
 		}
 		if err := p.usable("poll"); err != nil {

@@ -108,7 +108,8 @@ func (l *lane) take() *op {
 // recycle makes the handle void.
 func (l *lane) recycle(o *op) {
 	o.gen++
-	o.phase, o.buf, o.err, o.done, o.orphan, o.f, o.group, o.memory, o.result = idle, nil, nil, 0, false, nil, nil, nil, nil
+	o.phase, o.buf, o.err, o.done, o.orphan, o.f, o.group, o.memory, o.result = idle, nil, nil, 0,
+		false, nil, nil, nil, nil
 	l.free = append(l.free, o.id)
 }
 

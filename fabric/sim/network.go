@@ -75,10 +75,12 @@ func checksum(b []byte) uint64 {
 // Reach accepts the addresses of this world's ranks.
 func (n *Network) Reach(rank int, addr []byte) error {
 	if rank < 0 || rank >= len(n.r.w.ranks) {
-		return fmt.Errorf("sim: %w: %w", fabric.ErrUnreachable, &fabric.RankError{Op: "reach", Rank: rank, Size: len(n.r.w.ranks)})
+		return fmt.Errorf("sim: %w: %w", fabric.ErrUnreachable,
+			&fabric.RankError{Op: "reach", Rank: rank, Size: len(n.r.w.ranks)})
 	}
 	if want := n.r.w.ranks[rank].net.Addr(); !bytes.Equal(addr, want) {
-		return fmt.Errorf("sim: %w: these %d bytes are not the address of rank %d in this world", fabric.ErrUnreachable, len(addr), rank)
+		return fmt.Errorf("sim: %w: these %d bytes are not the address of rank %d in this world",
+			fabric.ErrUnreachable, len(addr), rank)
 	}
 	return nil
 }
@@ -209,7 +211,8 @@ func (n *Network) Close() error {
 		return nil
 	}
 	if len(n.lanes) > 0 || n.open > 0 {
-		return fmt.Errorf("sim: Close of rank %d with %d open lanes and %d open endpoints: %w", n.r.id, len(n.lanes), n.open, fabric.ErrBusy)
+		return fmt.Errorf("sim: Close of rank %d with %d open lanes and %d open endpoints: %w",
+			n.r.id, len(n.lanes), n.open, fabric.ErrBusy)
 	}
 	n.state = closed
 	return nil

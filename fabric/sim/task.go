@@ -222,7 +222,8 @@ func (t *task) sleep() {
 // task is the caller. Only a task can wait.
 func (w *World) task(op string) (*task, error) {
 	if w.current == nil {
-		return nil, fmt.Errorf("sim: %s: would wait, but is not called by a task of the world (see World.Run and World.Do)", op)
+		return nil, fmt.Errorf("sim: %s: would wait, but is not called by a task of the world (see World.Run and World.Do)",
+			op)
 	}
 	return w.current, nil
 }
@@ -274,7 +275,8 @@ type DeadlockError struct {
 }
 
 func (e *DeadlockError) Error() string {
-	return fmt.Sprintf("sim: deadlock at %v: nothing can happen any more and %d tasks wait%s", e.At, e.Tasks, list(e.Waiting, e.Tasks))
+	return fmt.Sprintf("sim: deadlock at %v: nothing can happen any more and %d tasks wait%s",
+		e.At, e.Tasks, list(e.Waiting, e.Tasks))
 }
 
 // LimitError: a run was ended by one of its limits.
@@ -286,7 +288,8 @@ type LimitError struct {
 }
 
 func (e *LimitError) Error() string {
-	return fmt.Sprintf("sim: stopped at %v by the limit of %s, with %d tasks%s", e.At, e.Limit, e.Tasks, list(e.Waiting, e.Tasks))
+	return fmt.Sprintf("sim: stopped at %v by the limit of %s, with %d tasks%s",
+		e.At, e.Limit, e.Tasks, list(e.Waiting, e.Tasks))
 }
 
 func list(lines []string, n int) string {

@@ -38,8 +38,10 @@ const (
 
 var markNames = [...]string{
 	markStart: "start", markEnd: "end", markWake: "wake", markSend: "send", markDeliver: "deliver", markRNR: "rnr",
-	markSent: "sent", markNote: "note", markNoteLost: "note-lost", markNoteArrived: "note-arrived", markNoteDropped: "note-dropped",
-	markHandshake: "handshake", markUp: "up", markClosing: "closing", markRefused: "refused", markIdle: "idle", markDown: "down",
+	markSent: "sent", markNote: "note", markNoteLost: "note-lost", markNoteArrived: "note-arrived",
+	markNoteDropped: "note-dropped",
+	markHandshake:   "handshake", markUp: "up", markClosing: "closing", markRefused: "refused",
+	markIdle: "idle", markDown: "down",
 	markStall: "stall", markPut: "put", markGet: "get", markAtomic: "atomic", markApply: "apply", markComplete: "complete",
 	markFault: "fault", markExpire: "expire",
 }

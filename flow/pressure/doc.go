@@ -14,8 +14,13 @@
 //	Go's memory limit  runtime/metrics                                     growth of the heap
 //	pinned             /proc/thread-self/status                            VmPin and VmLck
 //
-// A group's bound is also that of the groups above it, as far as the mount namespace shows them. A
-// group of v2 accounts for stalls even where the memory controller is v1's.
+// The groups above a group bound it too, as far as the mount namespace shows them. A group of v2
+// accounts for stalls even where the memory controller is v1's.
+//
+// Stalls are read as totals, ten times a second. Triggers of less than 2 s need CAP_SYS_RESOURCE
+// and are refused on /proc/pressure/memory; a total needs no descriptor, and reading all probes
+// takes 0.24 ms (BenchmarkRead). prometheus/procfs reads no group's memory.pressure, and imports
+// net.
 //
 // Sources: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst, and
 // Documentation/accounting/psi.rst of Linux; proc_meminfo(5), proc_pid_stat(5), proc_pid_status(5).

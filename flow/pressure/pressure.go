@@ -29,7 +29,7 @@ type membership struct {
 	groups []sysinfo.Cgroup
 }
 
-// groups are those of the process now; it may be moved.
+// groups are the process's now; it may be moved.
 func (r *Reader) groups() []sysinfo.Cgroup {
 	text := r.root.Text("/proc/self/cgroup")
 	m := r.last.Load()
@@ -70,7 +70,7 @@ func (r *Reader) Read() flow.Reading {
 	return reading
 }
 
-// Sources reads all probes, and tells what each says, in their order.
+// Sources reads all probes, and lists their values, in their order.
 func (r *Reader) Sources() []Source {
 	_, sources := r.read()
 	return sources
@@ -220,8 +220,8 @@ func (r *Reader) faults(to *flow.Reading) Source {
 	return Source{Probe: "major faults", Says: "no /proc/self/stat"}
 }
 
-// goHeap is what the heap will take beyond what the process has: up to its goal, within the limit.
-// With GOGC=off the goal is no figure; without a limit too, what the heap will take is not known.
+// goHeap is the heap's growth beyond the process's memory: up to its goal, within the limit.
+// With GOGC=off the goal is no figure; without a limit too, the growth is not known.
 func (r *Reader) goHeap(to *flow.Reading) Source {
 	h := r.heap()
 	if h.Goal == math.MaxInt64 && h.Limit == math.MaxInt64 {

@@ -17,7 +17,7 @@ var floors = [][]string{
 	2: {"fabric/ibv", "fabric/shm", "fabric/sim"},
 	3: {"am"},
 	4: {"env"},
-	5: {"coll", "cache", "segment/heap", "internal/transient"},
+	5: {"coll", "cache", "segment/heap", "internal/arrays", "internal/transient"},
 	6: {".", "metrics", "bench", "cmd/internal/..."},
 	7: {"cmd/ibbench/...", "cmd/ibrun/...", "examples/...", "hack/..."},
 }
@@ -27,6 +27,8 @@ var sideways = []struct{ from, to, because string }{
 	{"bench", ".", "the kernels run over a job"},
 	{"metrics", ".", "it reads the counters of a job"},
 	{"segment/heap", "coll", "an allocation of all ranks is a collective"},
+	{"internal/arrays", "segment/heap", "arrays are blocks of the shared heaps"},
+	{"internal/arrays", "cache", "elements here and there are gathered through a worker's cache"},
 	{"bootstrap", "bootstrap/pmix", "one of its back ends; apart because it has cgo"},
 	{"verbs", "internal/...", "internal is the cellar of floor 0"},
 	{"memevents", "internal/...", ""},

@@ -3,8 +3,8 @@
 //
 // Content goes to a file beside the one that is written, ".ibconduit-*.tmp", which reaches the disk
 // and then takes its name, with its mode and, where that is allowed, its owner. A symbolic link
-// stays, and what it leads to is written. What is no regular file, as a pipe, a terminal or what
-// /dev/stdout is, is written itself.
+// stays, and the file it leads to is written. Another kind of file, as a pipe, a terminal or one
+// that /dev/stdout names, is written itself.
 package atomicfile
 
 import (
@@ -73,7 +73,7 @@ func WriteFile(path string, content []byte, perm fs.FileMode) error {
 }
 
 // follow is where path leads to, which need not exist. itself says that it is an open file of a
-// process, whose name is not what its owner writes to.
+// process, which its owner does not write by name.
 func follow(path string) (to string, itself bool, err error) {
 	const most = 40 // as the kernel, path_resolution(7)
 	for range most {
@@ -132,7 +132,7 @@ func (f *File) named(err error) error {
 	return &fs.PathError{Op: op, Path: f.path, Err: cause(err)}
 }
 
-// cause is what the kernel says of a file, without its name.
+// cause is the kernel's reason about a file, without its name.
 func cause(err error) error {
 	var no syscall.Errno
 	if errors.As(err, &no) {

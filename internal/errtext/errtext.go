@@ -9,7 +9,7 @@ import (
 	"unicode"
 )
 
-// Join writes "head: part: part (remedy)". What is empty, nil or errno 0 is left out.
+// Join writes "head: part: part (remedy)". Empty parts, nil and errno 0 are left out.
 func Join(head, remedy string, parts ...any) string {
 	var b strings.Builder
 	b.WriteString(head)

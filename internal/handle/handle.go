@@ -5,8 +5,8 @@
 // and reported through the function given to OnLeak. With tracking on (tests, debugging) every open
 // handle is also listed by Live together with the stack that created it.
 //
-// The tracker never closes anything by itself: an object whose memory a NIC may still write must be
-// closed by code that knows that it is quiet.
+// The tracker never closes anything by itself: an object with memory that a NIC may still write
+// must be closed by code that knows that it is quiet.
 package handle
 
 import (

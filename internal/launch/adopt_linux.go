@@ -20,10 +20,10 @@ func adopt() error {
 	return nil
 }
 
-// endAdopted kills what the ranks left outside their groups. Killing one
+// endAdopted kills processes that the ranks left outside their groups. Killing one
 // hands its children to us, so it goes on until there are none; the bound is
-// for a tree that grows faster than it is cut. What runs as another user, as a
-// setuid program does, is neither killed nor waited for.
+// for a tree that grows faster than it is cut. A process of another user, as of a
+// setuid program, is neither killed nor waited for.
 func (c *children) endAdopted() {
 	for range 100 {
 		var killed []int
@@ -45,7 +45,7 @@ func (c *children) endAdopted() {
 	}
 }
 
-// offspring are the processes whose parent is this one.
+// offspring are the child processes of this one.
 func offspring() (pids []int) {
 	for _, p := range processes() {
 		if p.parent == os.Getpid() {

@@ -19,7 +19,7 @@ import (
 )
 
 // agentBanner is the first line of an agent; what a shell says before it is passed over. The number
-// is that of the protocol.
+// is the protocol's.
 const agentBanner = "ibrun-agent 1"
 
 // spec is what an agent is to start.
@@ -36,7 +36,7 @@ type spec struct {
 	Grace, Silence time.Duration
 }
 
-// Numbers of the streams that both sides know; those of relays come behind.
+// Numbers of the streams that both sides know; relays' numbers come behind.
 const (
 	stdinStream = 0
 	firstRelay  = 1 << 28
@@ -61,11 +61,11 @@ type agency struct {
 	ready   chan struct{} // closed when the rendezvous is open
 }
 
-// Agent is the life of an agent: what a program does whose arguments are Config.Agent. It returns
+// Agent is the life of an agent: the work of a program with the arguments Config.Agent. It returns
 // the exit code.
 func Agent(in io.Reader, out io.Writer) int {
 	l := newLayout(os.Getenv) // before anything is opened
-	// The end of the session is the end of the channel. Asked for, not ignored: the ranks would
+	// The end of the session is the end of the channel. Caught, not ignored: the ranks would
 	// inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE, syscall.SIGHUP, syscall.SIGINT)
 	ended := make(chan os.Signal, 1)
@@ -176,7 +176,8 @@ func (a *agency) start(l layout) ([]*rank, error) {
 	defer a.mu.Unlock()
 	for _, k := range ranks {
 		a.ranks[k.number] = k
-		a.ch.send(kindStarted, uint32(k.number), binary.LittleEndian.AppendUint32(nil, uint32(k.process.(*child).cmd.Process.Pid)))
+		a.ch.send(kindStarted, uint32(k.number),
+			binary.LittleEndian.AppendUint32(nil, uint32(k.process.(*child).cmd.Process.Pid)))
 	}
 	return ranks, err
 }
@@ -197,19 +198,19 @@ func (a *agency) stdin(cfg *Config) (back func(), err error) {
 }
 
 // output sends what a rank writes.
-func (a *agency) output(number, fd int, _ func() bool) (taker, error) {
+func (a *agency) output(number, fd int, _ func() bool) (outputWriter, error) {
 	id := outputStream(number, fd)
 	s := a.ch.stream(id)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.outputs[id] = s
-	return connTaker{s}, nil
+	return connWriter{s}, nil
 }
 
-type connTaker struct{ to *conn }
+type connWriter struct{ to *conn }
 
-func (t connTaker) take(p []byte) { _, _ = t.to.Write(p) } // after the channel's end it is nobody's
-func (t connTaker) flush()        {}
+func (t connWriter) take(p []byte) { _, _ = t.to.Write(p) } // after the channel's end it is nobody's
+func (t connWriter) flush()        {}
 
 // see waits until all ranks have ended. When the channel has ended they are ended.
 func (a *agency) see(ranks []*rank) {

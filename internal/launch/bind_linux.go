@@ -67,9 +67,11 @@ func divide(sys fs.FS, bind string, ours *unix.CPUSet, ranks int) (places, error
 	}
 	switch {
 	case len(sets) == 0:
-		return nil, fmt.Errorf("launch: bind to %s: /sys/devices/system tells of none that this process may use: use --bind-to none", bind)
+		return nil, fmt.Errorf("launch: bind to %s: /sys/devices/system tells of none that this process may use: "+
+			"use --bind-to none", bind)
 	case bind == "core" && len(sets) < ranks:
-		return nil, fmt.Errorf("launch: bind to core: this process may use %s of %s for %d ranks: start fewer, or use --bind-to none", errtext.Count(len(sets), "core"), hostName(), ranks)
+		return nil, fmt.Errorf("launch: bind to core: this process may use %s of %s for %d ranks: start fewer, "+
+			"or use --bind-to none", errtext.Count(len(sets), "core"), hostName(), ranks)
 	}
 	all := make(places, ranks)
 	for i := range all {

@@ -11,8 +11,8 @@ import (
 	"github.com/ibconduit/conduit/internal/sysinfo"
 )
 
-// memoryKills watches the memory group of this process, which is that of its ranks, for processes
-// that the kernel kills for want of memory.
+// memoryKills watches the memory group of this process, which is also its ranks' group, for
+// processes that the kernel kills for want of memory.
 type memoryKills struct {
 	root   sysinfo.Root
 	group  *sysinfo.Cgroup // nil: there is none
@@ -39,7 +39,8 @@ func (m *memoryKills) text() string {
 		return ""
 	}
 	if _, limit, group, ok := m.root.MemoryRoom(); ok {
-		return fmt.Sprintf("; the kernel has killed for want of memory in memory group %s, whose limit is %d MiB: raise it, or start fewer ranks here, with less memory each", group, limit>>20)
+		return fmt.Sprintf("; the kernel has killed for want of memory in memory group %s, whose limit is %d MiB: "+
+			"raise it, or start fewer ranks here, with less memory each", group, limit>>20)
 	}
 	return "; the kernel has killed for want of memory: start fewer ranks here, with less memory each"
 }
@@ -48,7 +49,7 @@ func (m *memoryKills) text() string {
 // samples, one in 10 ms at the slowest clock.
 const tick = 100 * time.Millisecond
 
-// cause is what the machine knows of why a signal has ended a rank, or a program of a shell that is
+// cause is the machine's reason why a signal has ended a rank, or a program of a shell that is
 // the rank. killed says that it was sent from here.
 func (m *memoryKills) cause(state *os.ProcessState, killed bool) string {
 	status := state.Sys().(syscall.WaitStatus)
@@ -64,7 +65,8 @@ func (m *memoryKills) cause(state *os.ProcessState, killed bool) string {
 		}
 		return m.text()
 	case s == syscall.SIGBUS:
-		return "; memory that is mapped could not be had, mostly since a file system (df /dev/shm), the huge pages (/proc/meminfo) or a memory group is full, or a mapped file was cut short"
+		return "; memory that is mapped could not be had, mostly since a file system (df /dev/shm), " +
+			"the huge pages (/proc/meminfo) or a memory group is full, or a mapped file was cut short"
 	case s == syscall.SIGXCPU:
 		return "; its processor time is limited (ulimit -t, RLIMIT_CPU)"
 	}

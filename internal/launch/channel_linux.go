@@ -96,8 +96,8 @@ var (
 )
 
 // channel is between this process and an agent, over the standard input and output of ssh: frames,
-// and streams of bytes, each with a window of its own, so that one that nobody takes holds up no
-// other. What is sent arrives in order.
+// and streams of bytes, each with a window of its own, so that one without a reader holds up no
+// other. Frames arrive in the order of sending.
 type channel struct {
 	w       io.Writer
 	silence time.Duration
@@ -118,7 +118,8 @@ type channel struct {
 }
 
 func newChannel(w io.Writer, silence time.Duration) *channel {
-	c := &channel{w: w, silence: silence, done: make(chan struct{}), wake: make(chan struct{}, 1), conns: map[uint32]*conn{}, heard: time.Now()}
+	c := &channel{w: w, silence: silence, done: make(chan struct{}), wake: make(chan struct{}, 1),
+		conns: map[uint32]*conn{}, heard: time.Now()}
 	c.idle = sync.NewCond(&c.mu)
 	return c
 }
@@ -203,7 +204,7 @@ func (c *channel) write() {
 	}
 }
 
-// flush waits, for some time at most, until what was sent has been written.
+// flush waits, for some time at most, until sent frames have been written.
 func (c *channel) flush(atMost time.Duration) {
 	t := time.AfterFunc(atMost, func() {
 		c.mu.Lock()

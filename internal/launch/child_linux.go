@@ -64,7 +64,8 @@ next:
 // the caller has locked it and keeps it until the child has ended.
 func (s *local) startChild(n int) (_ *child, err error) {
 	cfg, h, prog := s.cfg, s.handover, s.cfg.program(n)
-	k := &child{number: n, cmd: exec.Command(s.paths[prog.Path], prog.Args...), deaths: s.deaths, kills: s.kills, echo: s.echo, inOurGroup: n == 0 && s.echo != nil}
+	k := &child{number: n, cmd: exec.Command(s.paths[prog.Path], prog.Args...), deaths: s.deaths, kills: s.kills,
+		echo: s.echo, inOurGroup: n == 0 && s.echo != nil}
 	k.cmd.Args[0] = prog.Path
 	k.cmd.Dir = cfg.Dir
 	k.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !k.inOurGroup, Pdeathsig: syscall.SIGKILL}
@@ -154,8 +155,8 @@ func (c *child) connect(l layout, h *handover, ended *endedList) (theirs []*os.F
 	return theirs, nil
 }
 
-// closePipes when the job has ended, not before: epoll forgets what is closed, even
-// if it is about to report it.
+// closePipes when the job has ended, not before: epoll forgets closed descriptors, even
+// if it is about to report them.
 func (c *child) closePipes() {
 	for _, p := range c.pipes {
 		_ = p.ours.Close()
@@ -207,7 +208,7 @@ func (c *child) signal(s syscall.Signal) {
 	}
 }
 
-// wait returns when the rank has ended. What is left of its group is killed
+// wait returns when the rank has ended. The rest of its group is killed
 // while the rank is still a zombie, so that the number is surely its own.
 func (c *child) wait(orders *atomic.Int64, all *children) (order int64) {
 	all.await(c.cmd)

@@ -22,8 +22,8 @@ type children struct {
 	mu   sync.Mutex // held while one starts, or one that ends at once would be a stranger
 	own  map[int]bool
 	look chan struct{} // capacity 1
-	// before were children already when the job began: what a shell has started whose place this
-	// process took, as bash's > >(tee log). They are reaped, and left alone.
+	// before were children already when the job began: processes that a shell has started before this
+	// process took its place, as bash's > >(tee log). They are reaped, and left alone.
 	before map[int]bool
 }
 
@@ -31,7 +31,7 @@ func newChildren() *children {
 	return &children{own: map[int]bool{}, look: make(chan struct{}, 1), before: map[int]bool{}}
 }
 
-// spare keeps what is a child now from endAdopted and killOrphansOfGroup.
+// spare keeps present children from endAdopted and killOrphansOfGroup.
 func (c *children) spare() {
 	for _, pid := range offspring() {
 		c.before[pid] = true
@@ -77,7 +77,7 @@ func startProgram(cmd *exec.Cmd, spared func(pid int) bool) error {
 	}
 }
 
-// startOnce starts one. Who starts it waits until the child runs it, unknown to the runtime: only
+// startOnce starts one. The caller waits until the child runs it, unknown to the runtime: only
 // another of its processors can continue the child meanwhile, and not once a collection waits for
 // this one.
 func startOnce(cmd *exec.Cmd, spared func(pid int) bool) error {
@@ -102,7 +102,7 @@ func holdCollections() (release func()) {
 }
 
 // continueStarting continues, until end is called, a child that a Ctrl-Z has stopped before it runs
-// its program. Who is to stop is stopped afterwards.
+// its program. A child that is to stop is stopped afterwards.
 func continueStarting(spared func(pid int) bool) (end func()) {
 	quit := make(chan struct{})
 	var done sync.WaitGroup
@@ -172,7 +172,7 @@ func (c *children) reapOrphans() (stop func()) {
 }
 
 // reap takes the statuses of orphans that have ended, up to the first own child that has: the
-// kernel names one that has ended, always the same, and wait calls again for what is behind it.
+// kernel names one that has ended, always the same, and wait calls again for those behind it.
 func (c *children) reap() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The directory of a job's socket, and what is in it.
+// The directory of a job's socket, and its files.
 const (
 	dirPrefix  = "ibrun-"
 	socketName = "rank0"
@@ -31,8 +31,8 @@ func removeDir(dir string) {
 	_ = os.Remove(dir)
 }
 
-// holdDir keeps the directory from removeDead. What is not locked yet has another name. nil: nobody
-// will remove it.
+// holdDir keeps the directory from removeDead. A directory that is not locked yet has another name.
+// nil: no process will remove it.
 func holdDir(dir string) *os.File {
 	name := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(name+".new", os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
@@ -47,8 +47,8 @@ func holdDir(dir string) *os.File {
 	return f
 }
 
-// removeDead removes the directories of this user's jobs that ended with nobody left to do it, as
-// when ibrun and its guard are killed with all of their control group.
+// removeDead removes the directories of this user's jobs that ended with no process left to do it,
+// as when ibrun and its guard are killed with all of their control group.
 func removeDead() {
 	for _, parent := range socketParents() {
 		dirs, _ := filepath.Glob(filepath.Join(parent, dirPrefix+"*"))

@@ -52,7 +52,7 @@ func startGuard(h *handover, c *children) (*guard, error) {
 }
 
 // unmarked is an environment without a job's id: the guard of a job inside another must outlive
-// what the other's guard kills.
+// the processes that the other's guard kills.
 func unmarked(env []string) []string {
 	return slices.DeleteFunc(env, func(kv string) bool { return strings.HasPrefix(kv, jobMark) })
 }

@@ -10,7 +10,8 @@ import (
 	"path/filepath"
 )
 
-// handover is by what the ranks of a host meet: the job's secret and, for rank 0, the listeners.
+// handover is the means by which the ranks of a host meet: the job's secret and, for rank 0, the
+// listeners.
 type handover struct {
 	job, secret string
 	dir         string   // of the socket; "" where there is none
@@ -24,7 +25,8 @@ type handover struct {
 func newHandover() *handover {
 	var b [40]byte
 	rand.Read(b[:])
-	return &handover{job: fmt.Sprintf("launch-%d-%s", os.Getpid(), hex.EncodeToString(b[:8])), secret: hex.EncodeToString(b[8:])}
+	return &handover{job: fmt.Sprintf("launch-%d-%s", os.Getpid(), hex.EncodeToString(b[:8])),
+		secret: hex.EncodeToString(b[8:])}
 }
 
 // open opens the rendezvous: a unix socket, which takes no network, and a port on loopback,
@@ -35,12 +37,13 @@ func (h *handover) open() error {
 	noSocket := h.openSocket()
 	noPort := h.openPort()
 	if noSocket != nil && noPort != nil {
-		return fmt.Errorf("launch: the ranks cannot meet: %w; %w (set TMPDIR to a directory where a socket can be made, or: ip link set lo up)", noSocket, noPort)
+		return fmt.Errorf("launch: the ranks cannot meet: %w; %w (set TMPDIR to a directory where a socket can be made, "+
+			"or: ip link set lo up)", noSocket, noPort)
 	}
 	return nil
 }
 
-// openSocket makes the socket in a directory of its own, that of this user only.
+// openSocket makes the socket in a directory of its own, for this user only.
 func (h *handover) openSocket() (err error) {
 	for _, parent := range socketParents() {
 		dir, e := os.MkdirTemp(parent, dirPrefix) // its mode is 0700
@@ -48,7 +51,8 @@ func (h *handover) openSocket() (err error) {
 			err = errors.Join(err, e)
 			continue
 		}
-		ln, e := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(dir, socketName)}) // a long path is an error
+		// a long path is an error
+		ln, e := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(dir, socketName)})
 		if e == nil {
 			ln.SetUnlinkOnClose(false)
 			h.socket, e = ln.File()
@@ -70,7 +74,7 @@ func (h *handover) openPort() error {
 		return err
 	}
 	defer ln.Close()
-	// Without the interface the address can be bound all the same, and nobody dials it.
+	// Without the interface the address can be bound all the same, and no rank dials it.
 	c, err := net.Dial("tcp", ln.Addr().String())
 	if err != nil {
 		return err

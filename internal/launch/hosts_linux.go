@@ -33,7 +33,8 @@ func newHosts(r *run) *hosts {
 		if len(host.Ranks) == 0 {
 			continue
 		}
-		a := &agent{hosts: h, name: host.Name, remotes: map[int]*remote{}, answered: make(chan struct{}), stop: make(chan struct{})}
+		a := &agent{hosts: h, name: host.Name, remotes: map[int]*remote{}, answered: make(chan struct{}),
+			stop: make(chan struct{})}
 		for _, n := range slices.Sorted(slices.Values(host.Ranks)) {
 			m := &remote{agent: a}
 			m.rank = &rank{number: n, process: m}
@@ -58,7 +59,9 @@ func (h *hosts) start(ctx context.Context) (ranks []*rank, err error) {
 		return err
 	}); errors.Is(err, syscall.EMFILE) { // once for all hosts
 		name := fmt.Sprintf("%s and %d more", h.all[0].name, len(h.all)-1)
-		return nil, &HostError{Host: name, Err: fmt.Errorf("%w (each host takes three descriptors of the launcher, and more while it is reached: raise ulimit -n, or use fewer hosts)", syscall.EMFILE)}
+		return nil, &HostError{Host: name,
+			Err: fmt.Errorf("%w (each host takes three descriptors of the launcher, and more while it is reached: "+
+				"raise ulimit -n, or use fewer hosts)", syscall.EMFILE)}
 	} else if err != nil {
 		return nil, err
 	}
@@ -92,7 +95,7 @@ func (e endedBy) Error() string {
 // each does something with all hosts at once and returns the errors. Where the job is ended
 // meanwhile it ends the connections; a signal does so after some time, or with the next one, and is
 // handed to the ranks where all hosts answer before.
-func (h *hosts) each(ctx context.Context, patience time.Duration, do func(*agent) error) error {
+func (h *hosts) each(ctx context.Context, timeout time.Duration, do func(*agent) error) error {
 	type answer struct {
 		from *agent
 		err  error
@@ -119,10 +122,10 @@ func (h *hosts) each(ctx context.Context, patience time.Duration, do func(*agent
 		case s := <-h.run.cfg.Signals:
 			early = append(early, s)
 			if sig, ok := s.(syscall.Signal); ok && sig != syscall.SIGUSR1 && sig != syscall.SIGUSR2 {
-				if patience == 0 || ending != 0 {
+				if timeout == 0 || ending != 0 {
 					end(endedBy{sig, names(left)})
 				} else {
-					late = time.After(patience)
+					late = time.After(timeout)
 				}
 				ending = sig
 			}
@@ -133,7 +136,7 @@ func (h *hosts) each(ctx context.Context, patience time.Duration, do func(*agent
 			end(fmt.Errorf("launch: job ended: %w; hosts that had not answered: %s", context.Cause(ctx), names(left)))
 		}
 	}
-	if ended == nil && patience > 0 {
+	if ended == nil && timeout > 0 {
 		h.run.early = early
 	}
 	return cmp.Or(ended, failed)

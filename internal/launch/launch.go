@@ -65,7 +65,7 @@ type Config struct {
 	Env []string
 	// RankEnv adds variables for one rank, none of those that Sets names. May be nil.
 	RankEnv func(rank int) []string
-	// Dir is the working directory. Default: that of this process.
+	// Dir is the working directory. Default: this process's.
 	Dir string
 
 	// Stdin is given to rank 0; the others read nothing. Default: nothing.
@@ -106,7 +106,7 @@ type Config struct {
 	// behind, and kills that at the end, unless it runs as another user. For programs
 	// that do nothing but launch one job, as all other children of the process die too.
 	Adopt bool
-	// Guard starts a process of this program beside the job that kills what the
+	// Guard starts a process of this program beside the job that kills processes that the
 	// ranks started if this process is killed. main must begin with GuardMain.
 	Guard bool
 }
@@ -115,7 +115,8 @@ type Config struct {
 // ranks would not find each other, nor the guard what they started.
 func Sets(variable string) bool {
 	switch variable {
-	case "IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_SECRET_FD", "IBCONDUIT_LISTEN_FD",
+	case "IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_SECRET_FD",
+		"IBCONDUIT_LISTEN_FD",
 		"IBCONDUIT_LIFE_FD", "IBCONDUIT_ENDED_FD", "IBCONDUIT_SOCKET", "IBCONDUIT_SOCKET_FD", "IBCONDUIT_LISTEN",
 		"IBCONDUIT_PROGRAMS":
 		return true
@@ -134,13 +135,13 @@ type Program struct {
 	Env []string
 }
 
-// HostLost is the exit code of a rank whose host was lost, and of a job with a host that could not
+// HostLost is the exit code of a rank of a lost host, and of a job with a host that could not
 // be used.
 const HostLost = 255
 
 // Host is one that ranks run on. An agent, which is this program with Config.Agent as its
-// arguments, is started there by Config.SSH and starts them; all that it is told, the job's secret
-// too, and all that it tells goes through its standard input and output. So do the connections by
+// arguments, is started there by Config.SSH and starts them; all data for it, the job's secret
+// too, and all from it go through its standard input and output. So do the connections by
 // which the ranks meet: hosts need no other way to each other for that. It gets the working
 // directory of this process and the environment but the variables of a host or a session (see
 // Sent).
@@ -171,7 +172,7 @@ type HostError struct {
 func (e *HostError) Error() string { return fmt.Sprintf("launch: host %s: %v", e.Host, e.Err) }
 func (e *HostError) Unwrap() error { return e.Err }
 
-// ExitCode is that of the StartError on that host, or HostLost.
+// ExitCode is the code of the StartError on that host, or HostLost.
 func (e *HostError) ExitCode() int { return cmp.Or(e.code, HostLost) }
 
 // OutputFile is the name of a rank's file in Config.Output; fd is 1 or 2, ranks are how many there
@@ -203,7 +204,7 @@ func rankList(numbers []int) string {
 	return "ranks " + strings.Join(parts, ", ")
 }
 
-// program is that of a rank.
+// program is a rank's.
 func (c *Config) program(rank int) *Program {
 	for i := range c.Programs {
 		if rank < c.Programs[i].N {

@@ -23,8 +23,8 @@ type local struct {
 	numbers []int // of the ranks to start
 	paths   map[string]string
 	events  chan<- event
-	// output makes what takes a rank's output; coming tells whether more can be read already
-	output func(number, fd int, coming func() bool) (taker, error)
+	// output makes the writer of a rank's output; coming says whether more can be read already
+	output func(number, fd int, coming func() bool) (outputWriter, error)
 	rearm  func() // asks again for signals that start ignores for a moment
 	places places
 
@@ -41,9 +41,11 @@ type local struct {
 	shutting sync.Once
 }
 
-// newLocal makes what the ranks of this host share. The layout was made before anything was opened.
+// newLocal makes the shared parts of this host's ranks. The layout was made before anything was
+// opened.
 func newLocal(cfg *Config, l layout, numbers []int, h *handover, events chan<- event) (_ *local, err error) {
-	s := &local{cfg: cfg, numbers: numbers, layout: l, events: events, paths: map[string]string{}, handover: h, children: newChildren(), kills: watchMemoryKills(sysinfo.Host())}
+	s := &local{cfg: cfg, numbers: numbers, layout: l, events: events, paths: map[string]string{}, handover: h,
+		children: newChildren(), kills: watchMemoryKills(sysinfo.Host())}
 	for _, n := range numbers {
 		path := cfg.program(n).Path
 		if s.paths[path] != "" {

@@ -6,9 +6,9 @@ import (
 	"os/exec"
 )
 
-// nothing gives a command, in the place of standard files that it lacks, the ends of pipes whose
-// other ends are closed, where there is no /dev/null, which os/exec would take: an empty image has
-// no /dev. forget closes them once the command runs.
+// nothing gives a command, in the place of standard files that it lacks, the ends of pipes, the
+// other ends of which are closed, where there is no /dev/null, which os/exec would take: an empty
+// image has no /dev. forget closes them once the command runs.
 func nothing(cmd *exec.Cmd) (forget func(), err error) {
 	var ends []*os.File
 	forget = func() {

@@ -24,7 +24,7 @@ import (
 //
 // A rank that ends the job (Abort of package bootstrap) writes a byte before any peer learns it.
 //
-// A rank whose pipe is held by a child of its own has no place in the order until that has ended
+// A rank with a child that holds its pipe has no place in the order until that has ended
 // too.
 type deaths struct {
 	poller *os.File // the epoll instance
@@ -45,7 +45,8 @@ func watchDeaths() (*deaths, error) {
 		unix.Close(epoll)
 		return nil, fmt.Errorf("launch: epoll: %w", err)
 	}
-	return &deaths{poller: os.NewFile(uintptr(epoll), "epoll"), epoll: epoll, ranks: map[int32]*child{}, order: map[*child]int{}}, nil
+	return &deaths{poller: os.NewFile(uintptr(epoll), "epoll"), epoll: epoll, ranks: map[int32]*child{},
+		order: map[*child]int{}}, nil
 }
 
 // add watches the reading end of a rank's life pipe, which must stay open.
@@ -59,7 +60,8 @@ func (d *deaths) add(k *child) error {
 	var ctl error
 	err = raw.Control(func(fd uintptr) {
 		d.ranks[int32(fd)] = k
-		ctl = unix.EpollCtl(d.epoll, unix.EPOLL_CTL_ADD, int(fd), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(fd)})
+		ctl = unix.EpollCtl(d.epoll, unix.EPOLL_CTL_ADD, int(fd),
+			&unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(fd)})
 	})
 	if err == nil && ctl != nil {
 		err = fmt.Errorf("launch: epoll_ctl: %w", ctl)

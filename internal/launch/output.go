@@ -24,8 +24,8 @@ const (
 	retryTime = 100 * time.Millisecond
 )
 
-// taker takes output. It blocks as long as the destination takes nothing.
-type taker interface {
+// outputWriter takes output. It blocks as long as the destination takes nothing.
+type outputWriter interface {
 	take(p []byte)
 	flush()
 }
@@ -56,7 +56,7 @@ type stream struct {
 
 // takeAll takes everything that r has until its end. It stops reading only while the destination
 // takes nothing: the rank then waits at a full pipe.
-func takeAll(s taker, r io.Reader) {
+func takeAll(s outputWriter, r io.Reader) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := r.Read(buf)
@@ -129,7 +129,7 @@ func (s *stream) flushLocked() {
 	s.held = nil
 }
 
-// write puts text behind what is there, beginning a new line where another
+// write puts text behind the present output, beginning a new line where another
 // stream's is unfinished. One call of w for each call: lines stay together.
 func (k *sink) write(s *stream, text []byte) {
 	k.mu.Lock()

@@ -13,13 +13,13 @@ import (
 type pipe struct {
 	fd   int      // of the rank: 1 or 2
 	ours *os.File // the end that is read here
-	to   taker
+	to   outputWriter
 }
 
-// copy passes on what comes until the end of the pipe, or until a deadline. What had been written
-// by then is still taken, however long the destination lets it wait, but no more: a process that
-// goes on writing may be nobody's.
-func (p *pipe) copy(s taker) {
+// copy passes on what comes until the end of the pipe, or until a deadline. Data written
+// by then are still taken, however long the destination lets them wait, but no more: a process that
+// goes on writing may be no rank's.
+func (p *pipe) copy(s outputWriter) {
 	takeAll(s, p.ours)
 	for left := available(p.ours); left > 0; {
 		buf := make([]byte, min(left, 32<<10))
@@ -47,7 +47,7 @@ func available(f *os.File) (n int) {
 	return n
 }
 
-// readNow reads what is there, whatever the deadline; 0 where there is nothing.
+// readNow reads the data that are there, whatever the deadline; 0 where there is nothing.
 func readNow(f *os.File, buf []byte) (n int) {
 	control(f, func(fd int) {
 		var err error

@@ -40,12 +40,12 @@ type starter interface {
 	// start starts all ranks. It sends the end of each, and then of its output, to run.events. Ranks
 	// may run also where it returns an error.
 	start(ctx context.Context) ([]*rank, error)
-	// announce tells all ranks that one has ended, by the lists of package bootstrap.
+	// announce informs all ranks that one has ended, by the lists of package bootstrap.
 	announce(k *rank)
 	// pause and resume come before this process stops, and after it goes on.
 	pause()
 	resume()
-	// abandon ends the wait for ranks that SIGKILL has not ended: for those of hosts that do not
+	// abandon ends the wait for ranks that SIGKILL has not ended: for ranks of hosts that do not
 	// answer.
 	abandon()
 	close()

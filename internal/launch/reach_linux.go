@@ -65,8 +65,8 @@ func (t turns) take(a *agent, try int) (done func()) {
 }
 
 // jumps reports whether ssh takes the way through another host to the first one, by which the
-// others are judged: a further try is for those that are reached otherwise. What is no OpenSSH, and
-// knows no -G, starts an agent that has nothing to do.
+// others are judged: a further try is for hosts reached otherwise. A program that is no OpenSSH,
+// and knows no -G, starts an agent that has nothing to do.
 func (h *hosts) jumps(ctx context.Context) bool {
 	i := slices.IndexFunc(h.all, func(a *agent) bool { return !OnThisHost(a.name) })
 	if i < 0 || len(h.all) <= jumpAtOnce {
@@ -113,7 +113,8 @@ func (h *hosts) reach(a *agent, t turns) error {
 		case err == nil:
 			return nil
 		case refused && len(h.all) > 1:
-			err = fmt.Errorf("%w, %s before an agent answered; where it works alone, sshd there or of a jump host refuses so many at a time: "+
+			err = fmt.Errorf("%w, %s before an agent answered; where it works alone, "+
+				"sshd there or of a jump host refuses so many at a time: "+
 				"raise MaxStartups of its sshd_config", err, times(try+1))
 		}
 		return &HostError{Host: a.name, Err: err}
@@ -139,7 +140,7 @@ func (a *agent) pause(d time.Duration) bool {
 
 // words are what ssh writes to its standard error, kept back while another try may follow.
 type words struct {
-	to taker
+	to outputWriter
 
 	mu    sync.Mutex
 	kept  []byte
@@ -175,14 +176,14 @@ func (w *words) flush() {
 	}
 }
 
-// have reports whether one of the texts stands in what is kept.
+// have reports whether one of the texts stands in the kept output.
 func (w *words) have(texts []string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.ContainsFunc(texts, func(t string) bool { return bytes.Contains(w.kept, []byte(t)) })
 }
 
-// pass hands on what was kept, and what comes.
+// pass hands on the kept output, and what comes.
 func (w *words) pass() {
 	if w != nil { // ssh was started
 		w.mu.Lock()

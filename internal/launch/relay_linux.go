@@ -50,8 +50,8 @@ func copyWay(to, from twoWays, before func()) {
 	}
 }
 
-// acceptAll takes connections until the listener is closed. What keeps it from taking one is said,
-// once: the rank only sees that nobody answers.
+// acceptAll takes connections until the listener is closed. A reason that keeps it from taking one
+// is logged, once: the rank only sees that it gets no answer.
 func acceptAll(ln net.Listener, report func(string), take func(net.Conn)) {
 	for said := false; ; {
 		c, err := ln.Accept()

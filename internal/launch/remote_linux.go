@@ -116,8 +116,10 @@ func (m *remote) how() string {
 // ofHost are variables that describe a host, or a session on it; others begin with
 // ofHostPrefixes.
 var (
-	ofHost = []string{"HOME", "USER", "LOGNAME", "SHELL", "MAIL", "PWD", "OLDPWD", "SHLVL", "_", "HOSTNAME", "HOST", "TERM", "TMPDIR", "TMP", "TEMP",
-		"DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "TMUX", "TMUX_PANE", "STY", "WINDOWID", "SLURMD_NODENAME", "SLURM_NODEID", "SLURM_PROCID",
+	ofHost = []string{"HOME", "USER", "LOGNAME", "SHELL", "MAIL", "PWD", "OLDPWD", "SHLVL", "_", "HOSTNAME", "HOST",
+		"TERM", "TMPDIR", "TMP", "TEMP",
+		"DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "TMUX", "TMUX_PANE", "STY", "WINDOWID", "SLURMD_NODENAME",
+		"SLURM_NODEID", "SLURM_PROCID",
 		"SLURM_LOCALID", "SLURM_TASK_PID", "SLURM_GTIDS", "LS_COLORS"}
 	ofHostPrefixes = []string{"SSH_", "XDG_", "DBUS_", "GPG_"}
 )
@@ -130,7 +132,7 @@ func Sent(variable string) bool {
 }
 
 // pumpStdin sends standard input to rank 0. A terminal is read only while this process has it: in
-// the background what is typed is another's, and to read would stop the job.
+// the background typed input is another's, and to read would stop the job.
 func pumpStdin(to *conn, stdin *os.File) {
 	defer to.CloseWrite()
 	terminal := isTerminal(stdin)

@@ -22,7 +22,7 @@ type run struct {
 	starter   starter
 	ranks     []*rank
 	events    chan event // two for each rank, in order
-	blame     blame
+	failure   firstFailure
 	ints      int                          // SIGINTs so far
 	asked     map[syscall.Signal]time.Time // when each was forwarded last
 	out, errs *sink
@@ -48,7 +48,8 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 	if err != nil {
 		return 126, err
 	}
-	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N), over: make(chan struct{}), asked: map[syscall.Signal]time.Time{}}
+	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N), over: make(chan struct{}),
+		asked: map[syscall.Signal]time.Time{}}
 	r.giveUpOutput = sync.OnceFunc(func() { close(r.over) })
 	defer r.giveUpOutput()
 	r.out = &sink{w: cfg.Stdout, name: "standard output", report: cfg.Report, over: r.over}
@@ -105,7 +106,8 @@ func (r *run) newStarter(l layout) error {
 	return nil
 }
 
-// makeOutput makes Config.Output, or says why it cannot be used before a rank or a host is blamed.
+// makeOutput makes Config.Output, or says why it cannot be used before a rank or a host is named as
+// the cause.
 func (r *run) makeOutput() error {
 	dir := r.cfg.Output
 	if dir == "" {
@@ -160,7 +162,7 @@ func notRegular(name string) error {
 }
 
 // output is where a rank's standard output (1) or standard error (2) goes.
-func (r *run) output(number, fd int, coming func() bool) (taker, error) {
+func (r *run) output(number, fd int, coming func() bool) (outputWriter, error) {
 	if dir := r.cfg.Output; dir != "" {
 		f, err := createOutput(filepath.Join(dir, OutputFile(number, r.cfg.N, fd)))
 		if err != nil {
@@ -189,8 +191,8 @@ func (r *run) endOutput() (err error) {
 	return err
 }
 
-// same: two writers that are surely one, as the files of a terminal are, and those of 2>&1.
-// Comparing may panic, as for structs that hold slices; those are taken for different.
+// same: two writers that are surely one, as the files of a terminal are, and the files of 2>&1.
+// Comparing may panic, as for structs that hold slices; such are taken for different.
 func same(a, b any) (equal bool) {
 	defer func() { _ = recover() }()
 	f, _ := a.(*os.File)
@@ -243,11 +245,11 @@ func (r *run) see(ctx context.Context, err error) error {
 				defer time.AfterFunc(r.cfg.Grace, r.giveUpOutput).Stop()
 			}
 			r.starter.announce(ev.rank)
-			if err == nil && r.blame.ended(ev.rank, alive) {
+			if err == nil && r.failure.ended(ev.rank, alive) {
 				end(syscall.SIGTERM, r.cfg.Grace)
 				waited = true
 			}
-			r.blame.settle(r.ranks)
+			r.failure.settle(r.ranks)
 		case s := <-r.stops:
 			r.stopOrContinue(s.(syscall.Signal))
 		case s := <-r.cfg.Signals:
@@ -265,7 +267,7 @@ func (r *run) see(ctx context.Context, err error) error {
 			}
 			waited = r.cfg.Stacks
 		case <-hurry.C:
-			r.blame.decide()
+			r.failure.decide()
 			if waited && alive > 0 && next != 0 {
 				r.cfg.Report(fmt.Sprintf("%s did not end within %v: %v", r.alive(), r.cfg.Grace, unix.SignalName(next)))
 			}
@@ -283,13 +285,13 @@ func (r *run) see(ctx context.Context, err error) error {
 				end(syscall.SIGKILL, r.cfg.Grace)
 			}
 		case <-giveUp:
-			r.blame.decide()
+			r.failure.decide()
 			return errors.Join(err, errUnread)
 		}
-		r.blame.report(r.cfg.Report)
+		r.failure.report(r.cfg.Report)
 	}
-	r.blame.decide()
-	r.blame.report(r.cfg.Report)
+	r.failure.decide()
+	r.failure.report(r.cfg.Report)
 	return err
 }
 
@@ -349,8 +351,8 @@ func (r *run) result(err error) int {
 	switch {
 	case startCode(err) != 0:
 		return startCode(err)
-	case r.blame.first != nil:
-		return r.blame.first.code()
+	case r.failure.first != nil:
+		return r.failure.first.code()
 	case err != nil:
 		return 1
 	}

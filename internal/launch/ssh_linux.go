@@ -28,10 +28,11 @@ const (
 	drainMost = 5 * time.Second
 )
 
-// sshOptions: no password is asked for, and a host that does not answer is given up, before
+// sshOptions: no password is requested, and a host that does not answer is given up, before
 // the connection and after; ports that the user has forwarded for his own sessions are not, nor is
 // a command of theirs run.
-var sshOptions = []string{"-x", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=4",
+var sshOptions = []string{"-x", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5",
+	"-o", "ServerAliveCountMax=4",
 	"-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none"}
 
 // agent is the connection to one host.
@@ -238,7 +239,8 @@ func (a *agent) reason(err error) error {
 	switch code := state.ExitCode(); {
 	case OnThisHost(a.name):
 	case code == 255:
-		text += " (no connection, or it was lost; passwords are not asked for: " + strings.Join(a.hosts.run.cfg.SSH, " ") + " -o BatchMode=yes " + a.name + " must work)"
+		text += " (no connection, or it was lost; passwords are not asked for: " + strings.Join(a.hosts.run.cfg.SSH, " ") +
+			" -o BatchMode=yes " + a.name + " must work)"
 	case code == 126 || code == 127:
 		text += " (ibrun must be at the same path on every host: " + a.selfPath() + ")"
 	}
@@ -287,7 +289,8 @@ func (a *agent) begin() {
 	a.mu.Unlock()
 	sp := spec{
 		Job: a.hosts.job.job, Secret: a.hosts.job.secret, Numbers: a.numbers, Programs: cfg.Programs, Dir: cfg.Dir,
-		Bind: cfg.Bind, Placement: cfg.Placement, Grace: cfg.Grace, Silence: cfg.Silence, Stdin: a.numbers[0] == 0 && cfg.Stdin != nil,
+		Bind: cfg.Bind, Placement: cfg.Placement, Grace: cfg.Grace, Silence: cfg.Silence,
+		Stdin: a.numbers[0] == 0 && cfg.Stdin != nil,
 	}
 	for _, kv := range cfg.Env {
 		if k, _, _ := strings.Cut(kv, "="); Sent(k) {
@@ -391,7 +394,8 @@ func (a *agent) lost() {
 		for _, m := range left {
 			numbers = append(numbers, m.rank.number)
 		}
-		a.hosts.run.cfg.Report(fmt.Sprintf("host %s is lost, and %s with it: %v", a.name, rankList(numbers), a.reason(a.ch.cause())))
+		a.hosts.run.cfg.Report(fmt.Sprintf("host %s is lost, and %s with it: %v", a.name, rankList(numbers),
+			a.reason(a.ch.cause())))
 	}
 	for _, m := range left {
 		m.end(HostLost, "lost with its host")

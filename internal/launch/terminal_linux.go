@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A terminal stops, or refuses, whoever reads from it and is not in its foreground process group.
+// A terminal stops, or refuses, a reader that is not in its foreground process group.
 // So with one rank 0 stays in the process group of this process, and a shell stops, continues,
-// interrupts and gives the terminal to both together. What reaches the whole group must not be
+// interrupts and gives the terminal to both together. A signal for the whole group must not be
 // forwarded to rank 0 again.
 
 // hasTerminal: rank 0 may read from one.
@@ -47,7 +47,7 @@ func isTerminal(f *os.File) (is bool) {
 // stopping are the signals by which a terminal, or its user, stops a job.
 var stopping = []os.Signal{syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU}
 
-// stopSignals are those of them that were not ignored when this process began, and SIGCONT.
+// stopSignals are the ones that were not ignored when this process began, and SIGCONT.
 func stopSignals() []os.Signal {
 	var ignored uint64
 	status, _ := os.ReadFile("/proc/self/status")
@@ -73,10 +73,11 @@ var ignoredByOthers = []os.Signal{syscall.SIGTTIN, syscall.SIGTTOU}
 const echoName = "signal-echo"
 
 // echoed are the signals that may be sent to a whole process group.
-var echoed = append([]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2}, stopping...)
+var echoed = append([]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP, syscall.SIGUSR1,
+	syscall.SIGUSR2}, stopping...)
 
-// groupEcho is a process of this program in its process group that does nothing but tell which
-// signals it received: those were for the group, and rank 0 has them too.
+// groupEcho is a process of this program in its process group that does nothing but report which
+// signals it received: they were for the group, and rank 0 has them too.
 type groupEcho struct {
 	cmd  *exec.Cmd
 	hold *os.File // it ends when this does
@@ -90,12 +91,12 @@ type groupEcho struct {
 // Times of an echo. A machine may be busy; only a signal for this process alone waits so long, and
 // only on its way to rank 0.
 const (
-	echoPatience = 500 * time.Millisecond
-	echoFresh    = time.Second // what is older belongs to an earlier signal
+	echoTimeout = 500 * time.Millisecond
+	echoFresh   = time.Second // what is older belongs to an earlier signal
 )
 
-// startEcho returns when there is one that no signal for the group ends. A Ctrl-C may end what is
-// no process of its own group yet, and is for the ranks.
+// startEcho returns when there is one that no signal for the group ends. A Ctrl-C may end a process
+// that is not in a group of its own yet, and is for the ranks.
 func startEcho(c *children) (e *groupEcho, err error) {
 	for range 3 {
 		if e, err = newEcho(c); err != io.EOF {
@@ -116,7 +117,8 @@ func newEcho(c *children) (*groupEcho, error) {
 		hold.Close()
 		return nil, err
 	}
-	e := &groupEcho{hold: hold, back: back, heard: map[syscall.Signal]time.Time{}, news: make(chan struct{}, 1), cmd: exec.Command("/proc/self/exe")}
+	e := &groupEcho{hold: hold, back: back, heard: map[syscall.Signal]time.Time{}, news: make(chan struct{}, 1),
+		cmd: exec.Command("/proc/self/exe")}
 	e.cmd.Args = []string{echoName}
 	e.cmd.Stdin, e.cmd.Stdout = in, out
 	e.cmd.Dir = "/"
@@ -159,7 +161,7 @@ func (e *groupEcho) listen() {
 
 // toGroup reports whether a signal that this process has just received was for its whole group.
 func (e *groupEcho) toGroup(s syscall.Signal) bool {
-	late := time.After(echoPatience)
+	late := time.After(echoTimeout)
 	for {
 		e.mu.Lock()
 		at, ok := e.heard[s]
@@ -176,7 +178,7 @@ func (e *groupEcho) toGroup(s syscall.Signal) bool {
 	}
 }
 
-// forget comes before rank 0: what was for the group then was not for that one.
+// forget comes before rank 0: signals for the group then were not for that one.
 func (e *groupEcho) forget() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -236,7 +238,7 @@ func (r *run) stopOrContinue(s syscall.Signal) {
 
 // tooLate: the terminal, which refused a read or write, is ours by now. The signal is left from a
 // write that was refused again and again until this process stopped; or fg has come before the
-// stop, and then the shell continues nobody, rank 0 neither.
+// stop, and then the shell continues no process, rank 0 neither.
 func tooLate(s syscall.Signal) bool { return s != syscall.SIGTSTP && foreground() }
 
 // foreground: this process has its terminal.
@@ -274,10 +276,10 @@ func (r *run) abandoned() bool {
 }
 
 // stop stops all ranks, as the signal would, and then this process; it goes on when that is
-// continued. The shell learns of the stop from this process. Whoever continues it before it has
-// stopped knows of no stop to come: then only the ranks are continued. A rank of our group may have
-// been stopped already, and continued again by what came before this signal; a second stop adds
-// nothing to the first, and what continues the job discards it.
+// continued. The shell learns of the stop from this process. A shell that continues it before it
+// has stopped knows of no stop to come: then only the ranks are continued. A rank of our group may
+// have been stopped already, and continued again by what came before this signal; a second stop
+// adds nothing to the first, and what continues the job discards it.
 func (r *run) stop(s syscall.Signal) {
 	r.signal(syscall.SIGTSTP)
 	r.starter.pause()

@@ -22,7 +22,7 @@ type Group struct {
 // Remedy is what to do where groups cannot be made.
 const Remedy = "run as root where a memory controller is writable, or in a virtual machine: hack/softroce/vm --swap 1G run -- ibbench flow ...; or without groups: --limit 0"
 
-// Make makes a group of so many bytes below that of this process. Version 2 needs one that has the
+// Make makes a group of so many bytes below this process's. Version 2 needs one that has the
 // controller for its children: as root of a machine of its own.
 func Make(name string, limit int64) (*Group, error) {
 	var g *Group
@@ -127,7 +127,7 @@ func Used(place string) int64 {
 // Used is the memory of the group in bytes.
 func (g *Group) Used() int64 { return Used(g.Place()) }
 
-// Remove removes the group, whose processes must have ended.
+// Remove removes the group; its processes must have ended.
 func (g *Group) Remove() error {
 	err := os.Remove(g.dir)
 	if g.stalls != "" {

@@ -13,8 +13,8 @@ func Name(word string, names []string) string {
 }
 
 // Misspelt says of the variables of an environment with this prefix which are almost ones that are
-// known: they change nothing, and nobody else would say so. Others may be the site's own. The known
-// names are without the prefix.
+// known: they change nothing, and no other check would say so. Others may be the site's own. The
+// known names are without the prefix.
 func Misspelt(environ []string, prefix string, known []string) (told []string) {
 	for _, kv := range environ {
 		name, _, _ := strings.Cut(kv, "=")

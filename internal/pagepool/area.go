@@ -154,7 +154,8 @@ func (a *area) verify() error {
 		a.words(e.first, e.n, func(w *uint64, mask uint64) { hot += uint64(bits.OnesCount64(*w & mask)) })
 	}
 	if n := uint64(len(a.mem)) / Size; end > n || free+a.used != n || hot != a.hot {
-		return fmt.Errorf("pagepool: %d pages, %d free and %d in use; %d free ones have memory, counted are %d", n, free, a.used, hot, a.hot)
+		return fmt.Errorf("pagepool: %d pages, %d free and %d in use; %d free ones have memory, counted are %d",
+			n, free, a.used, hot, a.hot)
 	}
 	return nil
 }

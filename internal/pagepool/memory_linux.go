@@ -15,8 +15,8 @@ func mapMemory(n int) ([]byte, error) {
 
 func unmap(b []byte) error { return unix.Munmap(b) }
 
-// prepare has pages come and go one by one: with huge ones a touch takes 2 MiB, of which nobody
-// keeps account.
+// prepare has pages come and go one by one: with huge ones a touch takes 2 MiB, of which no
+// account is kept.
 func prepare(b []byte) {
 	if len(b) > 0 {
 		_ = unix.Madvise(b, unix.MADV_NOHUGEPAGE) // EINVAL: the kernel has none
@@ -24,7 +24,7 @@ func prepare(b []byte) {
 }
 
 // populate gives pages their memory, by writes: a shared segment's pages belong to the memory group
-// of who writes first, which a peer must not be. MADV_POPULATE_WRITE takes as long, and marks pages
+// of the first writer, which a peer must not be. MADV_POPULATE_WRITE takes as long, and marks pages
 // as referenced besides (FOLL_TOUCH, mm/gup.c). Near the limit of a group the kernel then moves all
 // to its list of active pages, looks for inactive ones by figures up to two seconds old
 // (inactive_is_low and mem_cgroup_flush_stats_ratelimited, mm/vmscan.c of Linux 6.18), finds none,

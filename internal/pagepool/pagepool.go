@@ -1,5 +1,5 @@
 // Package pagepool hands out runs of pages for data that come and go, from memory outside Go's
-// heap, and gives the kernel back what is idle.
+// heap, and gives idle ones back to the kernel.
 //
 // A [Pool] has areas of two kinds. Slabs it maps itself, as many as are needed, and unmaps when
 // they are empty and idle. A [Region] is a fixed part of a segment, which other ranks write; memory
@@ -11,13 +11,13 @@
 //	warm    free, and has memory still: the next run takes it without a page fault
 //	cold    free, without memory
 //
-// Pages in use and warm ones together are at most what the caller says that may have memory at each
-// [Pool.Take], except for pages in use alone, whose number is the caller's affair. Those that
-// stayed warm from one [Pool.Tick] to the next are given back.
+// Pages in use and warm ones together are at most as many as the caller allows to have memory at
+// each [Pool.Take], except for pages in use alone, which are the caller's affair. Those that stayed
+// warm from one [Pool.Tick] to the next are given back.
 //
-// Runs of a region are taken all at once for what is needed together, and in the order of asking:
-// whoever has runs waits for none, so that runs come back, and an empty region serves any request
-// that fits it.
+// Runs of a region are taken all at once for data needed together, and in the order of the
+// requests: an owner of runs waits for none, so that runs come back, and an empty region serves any
+// request that fits it.
 package pagepool
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/ibconduit/conduit/internal/queue"
 )
 
-// Size is that of a page in bytes: a run takes whole pages.
+// Size is a page's in bytes: a run takes whole pages.
 var Size = uint64(os.Getpagesize())
 
 // Round is n rounded up to whole pages.
@@ -66,7 +66,7 @@ func New() *Pool {
 	return s
 }
 
-// Take returns n bytes, rounded up to whole pages, whose content is arbitrary. most is how many
+// Take returns n bytes, rounded up to whole pages, with arbitrary content. most is how many
 // bytes of the Pool may have memory with it. An error is the kernel's, for want of address space.
 func (s *Pool) Take(n, most uint64) ([]byte, error) {
 	n = Round(max(n, 1))
@@ -169,7 +169,8 @@ func (s *Pool) Fit(most uint64) {
 	s.fitLocked(most)
 }
 
-// Tick gives back what was warm since the last Tick, and unmaps slabs that are empty and cold.
+// Tick gives back pages that were warm since the last Tick, and unmaps slabs that are empty and
+// cold.
 func (s *Pool) Tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -250,7 +251,7 @@ type Claim struct {
 }
 
 // NewRegion adds memory to a pool. pinned: a device has it, so it is never given back. most is
-// asked for each run how many bytes of the pool may have memory; nil: any number.
+// called for each run: how many bytes of the pool may have memory; nil: any number.
 func (s *Pool) NewRegion(mem []byte, pinned bool, most func() uint64) *Region {
 	a := &area{mem: mem[:uint64(len(mem))&^(Size-1)], pinned: pinned, shared: true}
 	if !pinned {
@@ -269,9 +270,9 @@ func (r *Region) Bytes() uint64 { return uint64(len(r.a.mem)) }
 // Memory is n bytes of the region from an offset on.
 func (r *Region) Memory(off uint64, n int) []byte { return r.a.mem[off:][:n:n] }
 
-// Take asks for runs of the given sizes in bytes, which together must fit the region. ready is
-// called once with their offsets when all are there, perhaps before Take returns, by whoever gives
-// runs back; it must not block. Claim.Cancel ends the wait.
+// Take claims runs of the given sizes in bytes, which together must fit the region. ready is
+// called once with their offsets when all are there, perhaps before Take returns, by a caller that
+// gives runs back; it must not block. Claim.Cancel ends the wait.
 func (r *Region) Take(sizes []int, ready func(offs []uint64)) *Claim {
 	c := &Claim{r: r, ready: ready}
 	for _, n := range sizes {

@@ -5,7 +5,8 @@ import "context"
 
 // Parker lets one goroutine wait for another.
 type Parker interface {
-	// Park waits for Unpark, or for the end of ctx, whose cause it returns. It may end without reason.
+	// Park waits for Unpark, or for the end of ctx, and then returns its cause. It may end without
+	// reason.
 	Park(ctx context.Context) error
 	// Unpark ends one Park, the present or the next one. It does not block.
 	Unpark()
@@ -14,7 +15,7 @@ type Parker interface {
 // Channel is the Parker of goroutines, made with room for one.
 type Channel chan struct{}
 
-// New returns one that nobody uses.
+// New returns an unused one.
 func New() Parker { return make(Channel, 1) }
 
 // Park waits for Unpark, or for the end of ctx.

@@ -1,4 +1,4 @@
-// Package plain tells types that hold no pointer, and so mean the same to another rank.
+// Package plain finds types that hold no pointer, and so mean the same to another rank.
 package plain
 
 import (

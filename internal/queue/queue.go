@@ -1,5 +1,5 @@
 // Package queue is a doubly linked list through links that lie in its elements: to add, to remove
-// and to ask for an element's list allocate nothing and take constant time. Locks are the user's.
+// and to look up an element's list allocate nothing and take constant time. Locks are the user's.
 package queue
 
 // List is a queue. The zero value is empty.
@@ -84,7 +84,7 @@ func (l *List[T]) Last() *T {
 	return l.tail.of
 }
 
-// Next is the element behind that of the link; nil: there is none, or the link is in no list.
+// Next is the element behind the link's; nil: there is none, or the link is in no list.
 func (k *Link[T]) Next() *T {
 	if k.next == nil {
 		return nil

@@ -1,4 +1,4 @@
-// Package racesync tells the race detector of the order that communication brings about. The
+// Package racesync shows the race detector the order that communication brings about. The
 // detector sees neither what other processes do nor stores through another mapping of the same
 // memory: without it, a handler that reads what its own rank wrote before a barrier looks like a
 // data race. As package syscall does for files, all communication is one: what goroutines did

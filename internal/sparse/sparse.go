@@ -12,7 +12,7 @@ import (
 // larger ones need a shorter directory: 8/pageSize bytes for each element that is not used.
 const pageSize = 32
 
-// Array holds Len elements, zero at first. Any goroutine may ask for their addresses, which stay;
+// Array holds Len elements, zero at first. Any goroutine may get their addresses, which stay;
 // access to the elements is the user's to synchronise.
 type Array[T any] struct {
 	pages []atomic.Pointer[[pageSize]T]

@@ -8,7 +8,7 @@ import (
 // pace are the times of waits that depend on the processor.
 type pace struct {
 	// late is how long a wait spins before it yields, unless it knows that its peer needs this
-	// processor. What is awaited from another processor mostly comes within it.
+	// processor. Data awaited from another processor mostly come within it.
 	late time.Duration
 	// switchFrom is what a yield lasts at least that lets another process run.
 	switchFrom time.Duration

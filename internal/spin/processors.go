@@ -11,7 +11,7 @@ import (
 )
 
 // Processors says where this process runs, for PerProcessor of others: 8 bytes that stand for the
-// machine, 8 for the control group whose quota it has, then words of 64 bits with one for each
+// machine, 8 for the control group that sets its quota, then words of 64 bits with one for each
 // processor that the process may use. Where that is not known there are none.
 func Processors() []byte {
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -43,8 +43,8 @@ func Quota() float64 {
 }
 
 // PerProcessor is how many of several processes share a processor where one of them runs, at least
-// 1: those that share its processors, over these, or those of them in its group, over the group's
-// quota. all are what Processors returned at each, or anything.
+// 1: those that share its processors, over these, or the ones in its group, over the group's
+// quota. all are the results of Processors at each, or anything.
 func PerProcessor(all [][]byte, me int, quota float64) int {
 	var union [maxWords]uint64
 	sharers, members, cpus := 0, 0, 0

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Sharing is what the waits of a job know of the processes that share its processors: whether what
-// is awaited comes from one that needs this very processor.
+// Sharing is the knowledge that waits of a job have of the processes that share its processors:
+// whether data awaited come from one that needs this very processor.
 //
 // It learns from the yields themselves. One that returns at once says that no other process needs
 // this processor: waits yield late. One after which the awaited is there, soon, says that the peer
@@ -15,7 +15,7 @@ import (
 // scheduler says that a process has run that has nothing to do with the job: from then on waits
 // yield late, and for a while sleep for some microseconds instead, since a thread that a timer
 // wakes preempts such a process. Where several ranks share a processor they have work of their own,
-// so it takes longer yields there, and a second one soon. No clock or counter of the kernel tells
+// so it takes longer yields there, and a second one soon. No clock or counter of the kernel sets
 // the two apart beforehand: beside a foreign busy process there are involuntary switches and slow
 // peers too.
 //
@@ -97,7 +97,7 @@ func (s *Sharing) Yield(waited time.Duration) time.Duration {
 	return max(time.Since(from), 1)
 }
 
-// Learn is told whether what was awaited was there after a yield.
+// Learn takes whether the awaited data were there after a yield.
 func (s *Sharing) Learn(took time.Duration, there bool) {
 	served := s.served.Load()
 	switch {

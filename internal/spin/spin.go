@@ -56,7 +56,7 @@ func (w *Waiter) Pause() bool {
 	return true
 }
 
-// Done ends a wait: what was awaited is there, or the caller gives up.
+// Done ends a wait: the awaited data have come, or the caller gives up.
 func (w *Waiter) Done(there bool) {
 	if w.gave > 0 {
 		w.Sharing.Learn(w.gave, there)

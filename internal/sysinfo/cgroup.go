@@ -120,8 +120,8 @@ func (r Root) MemoryLimits() (set []MemoryLimit) {
 }
 
 // MemoryUse is how much memory a group with its children uses, and how much of that is clean page
-// cache, used once or often: the kernel frees it before it refuses memory. What is dirty or on its
-// way to the disk is not free at once; shared memory is in none of these figures
+// cache, used once or often: the kernel frees it before it refuses memory. Pages dirty or on their
+// way to the disk are not free at once; shared memory is in none of these figures
 // (cgroup-v2.rst, cgroup-v1/memory.rst).
 func (r Root) MemoryUse(g Cgroup) (used, clean uint64) {
 	usage, prefix, kind := "memory.usage_in_bytes", "total_", ""
@@ -196,7 +196,7 @@ func hasWord(list, word string) bool {
 }
 
 // MemoryKills is how many processes of a memory group the kernel has killed for want of memory,
-// with version 2 those of its children too. ok is false where the group does not count them.
+// with version 2 its children's too. ok is false where the group does not count them.
 func (r Root) MemoryKills(g Cgroup) (n uint64, ok bool) {
 	file := "/memory.oom_control"
 	if g.V2 {

@@ -93,7 +93,7 @@ func (r Root) executable(name string) bool {
 }
 
 // Capabilities are the effective ones of the calling thread: each thread has its own
-// (capabilities(7)), and the kernel looks at those of the one that asks.
+// (capabilities(7)), and the kernel looks at the calling thread's.
 type Capabilities struct {
 	Bits uint64
 	// Initial reports whether the process is in the initial user namespace.
@@ -108,7 +108,7 @@ func (c Capabilities) Has(bit int) bool { return c.Bits>>bit&1 == 1 }
 const capIPCLock = 14
 
 // LocksAll reports whether RLIMIT_MEMLOCK does not bind the process (mlock(2)): with CAP_IPC_LOCK
-// of the initial user namespace. The kernel asks for that one (capable() of mm/mlock.c and of
+// of the initial user namespace. The kernel checks that one (capable() of mm/mlock.c and of
 // ib_umem_get), which root in a rootless container has not, whatever CapEff says.
 func (c Capabilities) LocksAll() bool { return c.Has(capIPCLock) && c.Initial }
 
@@ -116,5 +116,6 @@ func (c Capabilities) LocksAll() bool { return c.Has(capIPCLock) && c.Initial }
 func (r Root) Capabilities() Capabilities {
 	bits, _ := strconv.ParseUint(r.Table("/proc/thread-self/status")["CapEff"], 16, 64)
 	f := strings.Fields(r.Text("/proc/self/uid_map"))
-	return Capabilities{Bits: bits, Initial: len(f) == 0 || len(f) == 3 && f[0] == "0" && f[1] == "0" && f[2] == "4294967295"}
+	return Capabilities{Bits: bits, Initial: len(f) == 0 || len(f) == 3 && f[0] == "0" && f[1] == "0" &&
+		f[2] == "4294967295"}
 }

@@ -61,8 +61,8 @@ func (f *Fetcher) Park(ctx context.Context) error {
 	return context.Cause(job)
 }
 
-// failure takes the error of a get that was lost: its set ends. What the network may still write to
-// keeps its bytes until the worker's next Flush or Close.
+// failure takes the error of a get that was lost: its set ends. Memory that the network may still
+// write to keeps its bytes until the worker's next Flush or Close.
 func (f *Fetcher) failure() (err error) {
 	err, f.err = f.err, nil
 	return err
@@ -131,7 +131,7 @@ func (f *Fetcher) Flushed(ctx context.Context) {
 	f.lost = nil
 }
 
-// Close ends what the worker has for sets, when it closes; f may be nil.
+// Close ends the worker's state for sets, when it closes; f may be nil.
 func (f *Fetcher) Close() {
 	if f != nil && f.stop != nil {
 		f.stop()

@@ -14,12 +14,12 @@ import (
 
 // FetchFrom in messages, all of the library's endpoints:
 //
-//	conduit.fetch       to who makes the data: number of the fetch, most bytes, hash of the name,
+//	conduit.fetch       to the maker of the data: number of the fetch, most bytes, hash of the name,
 //	                    arguments
 //	conduit.fetch.data  the data, a large payload (am.Large): number of the fetch
 //	conduit.fetch.fail  why there are none, a Medium: number of the fetch; text
 //
-// The number is the asking rank's own. Data that nobody waits for any more are refused when they
+// The number is the requesting rank's own. Unwanted data are refused when they
 // are announced.
 const (
 	fetchName     = "conduit.fetch"
@@ -29,11 +29,11 @@ const (
 	maxFetchArgs = am.MaxArgs - 3
 	maxFetchText = 512 // of an error, in bytes
 	// maxRequests is how many requests of one rank may be unanswered here. More are refused, and as
-	// many again, whose refusals are not taken, dropped.
+	// many again, with refusals that are not taken, dropped.
 	maxRequests = 4096
 )
 
-// fetchProtocol is FetchFrom, as who asks and as who makes, under Memory.mu.
+// fetchProtocol is FetchFrom, on both sides, under Memory.mu.
 type fetchProtocol struct {
 	makers map[uint64]named[*FetchRequest]
 	ask    *am.Handler
@@ -54,12 +54,13 @@ func (m *Memory) registerFetches(table *am.Table) {
 
 func (m *Memory) openFetches() {
 	m.makers = byHash(m.cfg.Fetches)
-	m.asked, m.coming, m.serving = map[uint64]*messageFetch{}, map[*am.Announcement]*messageFetch{}, map[int]*atomic.Int64{}
+	m.asked, m.coming, m.serving = map[uint64]*messageFetch{}, map[*am.Announcement]*messageFetch{},
+		map[int]*atomic.Int64{}
 }
 
-// landing is where the data of a set's messages arrive: runs of the region, which are taken at
-// once, so that no two sets have a part each of what the other waits for.
-type landing struct {
+// receiveRuns is where the data of a set's messages arrive: runs of the region, which are taken at
+// once, so that no two sets have a part each of the other's need.
+type receiveRuns struct {
 	m       *Memory
 	fetches []*messageFetch
 
@@ -76,18 +77,18 @@ type landing struct {
 	gone   bool // they will not be
 }
 
-// bytes is what the landing takes of the region.
-func (l *landing) bytes() (n uint64) {
+// bytes is their part of the region.
+func (l *receiveRuns) bytes() (n uint64) {
 	for _, f := range l.fetches {
 		n += pagepool.Round(uint64(f.n))
 	}
 	return n
 }
 
-// wait is why Wait may not wait for the runs, if they were asked for. Whoever has some, or bytes
-// of the reserve, must not wait for more but in what is the reserve's: then those who have runs
+// wait is why Wait may not wait for the runs, if they were claimed. An owner of some, or of bytes
+// of the reserve, must not wait for more but in the reserve's part: then the owners of runs
 // give them back.
-func (l *landing) wait() error {
+func (l *receiveRuns) wait() error {
 	l.waits = true
 	l.m.mu.Lock()
 	pending := l.begun && !l.placed
@@ -98,8 +99,8 @@ func (l *landing) wait() error {
 	return nil
 }
 
-// begin asks for the runs.
-func (l *landing) begin(first *messageFetch) {
+// begin claims the runs.
+func (l *receiveRuns) begin(first *messageFetch) {
 	sizes := make([]int, len(l.fetches))
 	for i, f := range l.fetches {
 		sizes[i] = f.n
@@ -116,7 +117,7 @@ func (l *landing) begin(first *messageFetch) {
 }
 
 // withdraw reports whether a fetch that fails may end: no run is being taken for it.
-func (l *landing) withdraw(f *messageFetch, err error) bool {
+func (l *receiveRuns) withdraw(f *messageFetch, err error) bool {
 	gone := l.claim.Cancel()
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
@@ -126,8 +127,8 @@ func (l *landing) withdraw(f *messageFetch, err error) bool {
 	return f.late == nil
 }
 
-// ready takes the runs, asks for what was started meanwhile, and ends what was given up.
-func (l *landing) ready(offs []uint64) {
+// ready takes the runs, requests the fetches started meanwhile, and ends those given up.
+func (l *receiveRuns) ready(offs []uint64) {
 	var send, late []*messageFetch
 	l.p.WaitsForPlace(false)
 	l.m.mu.Lock()
@@ -151,7 +152,7 @@ func (l *landing) ready(offs []uint64) {
 }
 
 // lease has the data of all fetches valid.
-func (l *landing) lease(of *flow.Lease) {
+func (l *receiveRuns) lease(of *flow.Lease) {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
 	for _, f := range l.fetches {
@@ -162,7 +163,7 @@ func (l *landing) lease(of *flow.Lease) {
 // messageFetch is a fetch of what a function at another rank makes: flow.Fetch.
 type messageFetch struct {
 	m    *Memory
-	land *landing
+	runs *receiveRuns
 	rank int
 	name string
 	n    int // bytes at most
@@ -194,23 +195,23 @@ func (f *messageFetch) Rank() int { return f.rank }
 // Bytes implements flow.Fetch.
 func (f *messageFetch) Bytes() int64 { return int64(pagepool.Round(uint64(f.n))) }
 
-// Start asks for the data, when there is a place for them.
+// Start requests the data, when there is a place for them.
 func (f *messageFetch) Start(ended func(error)) {
 	f.m.mu.Lock()
 	f.state, f.ended = fetchAsked, ended
-	begin := !f.land.begun
-	f.land.begun = true
-	placed := f.land.placed
+	begin := !f.runs.begun
+	f.runs.begun = true
+	placed := f.runs.placed
 	f.m.mu.Unlock()
 	switch {
 	case begin:
-		f.land.begin(f)
+		f.runs.begin(f)
 	case placed:
 		f.send()
 	}
 }
 
-// send asks for the data, at once or as soon as a message can be sent.
+// send requests the data, at once or as soon as a message can be sent.
 func (f *messageFetch) send() {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.m.mu.Lock()
@@ -236,7 +237,7 @@ func (f *messageFetch) send() {
 	}()
 }
 
-// fail ends a fetch whose memory was granted to nobody.
+// fail ends a fetch with memory granted to no rank.
 func (f *messageFetch) fail(err error) {
 	f.m.mu.Lock()
 	if f.state != fetchAsked {
@@ -245,12 +246,12 @@ func (f *messageFetch) fail(err error) {
 	}
 	f.state = fetchOver
 	delete(f.m.asked, f.number)
-	giveUp, placed := f.giveUp, f.land.placed
+	giveUp, placed := f.giveUp, f.runs.placed
 	f.m.mu.Unlock()
 	if giveUp != nil {
 		giveUp()
 	}
-	if err = f.failed(err); placed || f.land.withdraw(f, err) {
+	if err = f.failed(err); placed || f.runs.withdraw(f, err) {
 		f.ended(err)
 	}
 }
@@ -259,16 +260,16 @@ func (f *messageFetch) failed(err error) error {
 	return fmt.Errorf("conduit: fetch %q from rank %d: %w", f.name, f.rank, err)
 }
 
-// Cancel implements flow.Fetch. Data whose memory is granted are waited for.
+// Cancel implements flow.Fetch. Data with granted memory are awaited.
 func (f *messageFetch) Cancel() { f.fail(flow.ErrWithdrawn) }
 
 // Free implements flow.Fetch.
 func (f *messageFetch) Free() {
 	f.m.mu.Lock()
-	placed := f.land.placed
+	placed := f.runs.placed
 	f.m.mu.Unlock()
 	if placed {
-		f.land.region.Give(f.off, f.n)
+		f.runs.region.Give(f.off, f.n)
 	}
 }
 
@@ -288,10 +289,10 @@ func (m *Memory) announced(a *am.Announcement) {
 	m.coming[a] = f
 	f.state, f.size = fetchComing, a.Size()
 	m.mu.Unlock()
-	_ = a.Grant(f.land.region.begin + f.off) // an error is that it has ended: arrived learns of it
+	_ = a.Grant(f.runs.region.begin + f.off) // an error is that it has ended: arrived learns of it
 }
 
-// arrived is told how data ended that were announced.
+// arrived takes the end of announced data.
 func (m *Memory) arrived(a *am.Announcement, err error) {
 	m.mu.Lock()
 	f := m.coming[a]

@@ -10,8 +10,8 @@ import (
 	"github.com/ibconduit/conduit/fabric"
 )
 
-// FetchRequest is a request of another rank for data (Config.Fetches). It is to be answered
-// once, by any goroutine, at once or later: a rank whose data are not ready yet keeps it until they
+// FetchRequest is a request of another rank for data (Config.Fetches). It has to be answered
+// once, by any goroutine, at once or later: a rank without ready data keeps it until they
 // are.
 type FetchRequest struct {
 	m        *Memory
@@ -39,7 +39,8 @@ func (m *Memory) asks(c *am.Call) {
 	switch n := r.open.Add(1); {
 	case c.Len() < 3 || r.size == 0 || n > 2*maxRequests:
 		r.open.Add(-1)
-		m.env.Logger().Warn("fetch", "rank", r.from, "dropped", "a request that is malformed, or one of too many", "unanswered", n-1)
+		m.env.Logger().Warn("fetch", "rank", r.from, "dropped", "a request that is malformed, or one of too many",
+			"unanswered", n-1)
 	case !ok:
 		go r.Fail(m.env.Context(), errors.New("it has no function of this name (Config.Memory.Fetches)"))
 	case n > maxRequests:
@@ -55,7 +56,7 @@ func (r *FetchRequest) run(f named[*FetchRequest]) {
 	})
 }
 
-// From is the rank that asks.
+// From is the requesting rank.
 func (r *FetchRequest) From() int { return r.from }
 
 // Size is how many bytes it takes at most.
@@ -91,8 +92,8 @@ func (r *FetchRequest) Reply(ctx context.Context, data []byte) error {
 	return err
 }
 
-// Fail tells the rank why there are no data; of the text 512 bytes travel. It waits for a credit;
-// after the end of ctx the rank is told as soon as there is one.
+// Fail sends the rank the reason that there are no data; of the text 512 bytes travel. It waits for
+// a credit; after the end of ctx it goes as soon as there is one.
 func (r *FetchRequest) Fail(ctx context.Context, why error) error {
 	if !r.take() {
 		return am.ErrAnswered

@@ -11,15 +11,15 @@ import (
 	"github.com/ibconduit/conduit/flow"
 )
 
-// FetchSet is data of other ranks that are needed together. They are asked for when there is memory
-// for all of them. One goroutine uses a set, that of its worker: it adds fetches, posts the set,
+// FetchSet is data of other ranks that are needed together. They are requested when there is memory
+// for all of them. One goroutine uses a set, its worker's: it adds fetches, posts the set,
 // waits for the data or cancels it. Any goroutine releases them.
 type FetchSet struct {
 	f    *Fetcher
 	set  *flow.FetchSet
 	gets []*getFetch
-	land *landing // of its messages; nil: it has none
-	err  error    // of the fetches that were added, or that it was posted
+	runs *receiveRuns // of its messages; nil: it has none
+	err  error        // of the fetches that were added, or that it was posted
 
 	p *flow.Pending // once posted
 	l *flow.Lease   // once the data are there
@@ -64,7 +64,7 @@ func (s *FetchSet) Fail(err error) {
 	}
 }
 
-// Get adds a get of n bytes of a rank's user region. A rank of -1 is that of a null pointer.
+// Get adds a get of n bytes of a rank's user region. A null pointer has the rank -1.
 func (s *FetchSet) Get(out *Fetched, rank int, off uint64, n int) {
 	if s.err != nil || n == 0 {
 		return
@@ -95,12 +95,12 @@ func (s *FetchSet) From(out *Fetched, rank int, name string, n int, args []uint6
 }
 
 func (s *FetchSet) addMessage(f *messageFetch) {
-	if s.land == nil {
-		s.land = &landing{m: s.f.m}
+	if s.runs == nil {
+		s.runs = &receiveRuns{m: s.f.m}
 		s.set.Placed()
 	}
-	f.land = s.land
-	s.land.fetches = append(s.land.fetches, f)
+	f.runs = s.runs
+	s.runs.fetches = append(s.runs.fetches, f)
 	s.add(f, f.out)
 }
 
@@ -109,7 +109,7 @@ func (s *FetchSet) add(f flow.Fetch, out *Fetched) {
 	s.set.Fetch(f) // sizes are checked
 }
 
-// Bytes is the memory that the set needs at once: that of each fetch in whole pages.
+// Bytes is the memory that the set needs at once: each fetch's in whole pages.
 func (s *FetchSet) Bytes() int64 {
 	if s.set == nil {
 		return 0
@@ -122,23 +122,23 @@ func (s *FetchSet) outs(f func(*Fetched)) {
 	for _, g := range s.gets {
 		f(g.out)
 	}
-	if s.land != nil {
-		for _, m := range s.land.fetches {
+	if s.runs != nil {
+		for _, m := range s.runs.fetches {
 			f(m.out)
 		}
 	}
 }
 
 // Post queues the set behind those that were posted at this rank before, and does not wait. Nothing
-// is asked for before Wait or Test.
+// is requested before Wait or Test.
 func (s *FetchSet) Post() error {
 	if err := s.mayPost(); err != nil {
 		return err
 	}
-	if s.land != nil {
-		if n, most := s.land.bytes(), s.f.m.region.Bytes(); n > most {
+	if s.runs != nil {
+		if n, most := s.runs.bytes(), s.f.m.region.Bytes(); n > most {
 			return fmt.Errorf("conduit: fetch set: in the memory that other ranks write (Config.Memory.ReceiveSize): %w",
-				&flow.SetTooLargeError{Need: int64(n), Limit: int64(most), Fetches: len(s.land.fetches)})
+				&flow.SetTooLargeError{Need: int64(n), Limit: int64(most), Fetches: len(s.runs.fetches)})
 		}
 	}
 	p, err := s.set.Post()
@@ -146,8 +146,8 @@ func (s *FetchSet) Post() error {
 		return err
 	}
 	s.err, s.p = errSetPosted, p
-	if s.land != nil {
-		s.land.p = p
+	if s.runs != nil {
+		s.runs.p = p
 	}
 	return nil
 }
@@ -159,17 +159,18 @@ func (s *FetchSet) mayPost() error {
 	return s.f.w.Open("fetch set")
 }
 
-// errSetPosted is that of a set that is posted once more. A fetch that is added to it has no data.
+// errSetPosted is the error of a set that is posted once more. A fetch that is added to it has no
+// data.
 var errSetPosted = errors.New("conduit: the set was posted before: make another")
 
 // Granted reports whether there are bytes for the set: Wait goes on to fetch then.
 func (s *FetchSet) Granted() bool { return s.p.Granted() }
 
-// Wait waits until there is memory for the set, asks for the data, and waits for them. After an
+// Wait waits until there is memory for the set, requests the data, and waits for them. After an
 // error the set is over: its memory comes back when nothing writes to it any more.
 func (s *FetchSet) Wait(ctx context.Context) error {
-	if s.land != nil {
-		if err := s.land.wait(); err != nil {
+	if s.runs != nil {
+		if err := s.runs.wait(); err != nil {
 			s.Cancel()
 			return err
 		}
@@ -181,7 +182,7 @@ func (s *FetchSet) Wait(ctx context.Context) error {
 // Test is Wait that does not wait: done says whether the data are there. It makes progress once.
 func (s *FetchSet) Test() (done bool, err error) {
 	s.f.reap()
-	if s.land != nil {
+	if s.runs != nil {
 		for _, e := range s.f.m.env.Endpoints() {
 			_, _ = e.Test() // its error is the set's too, if it matters
 		}
@@ -213,8 +214,8 @@ func (s *FetchSet) ended(l *flow.Lease, err error) error {
 	for _, g := range s.gets {
 		g.out.data, g.out.lease = g.mem[:g.n], l
 	}
-	if s.land != nil {
-		s.land.lease(l)
+	if s.runs != nil {
+		s.runs.lease(l)
 	}
 	return nil
 }
@@ -233,8 +234,8 @@ func (s *FetchSet) abandoned() {
 	}
 }
 
-// Release frees the memory of all fetches, whose data are there, and gives their bytes back to the
-// budget; those that were released before are not again.
+// Release frees the memory of all fetches, which have their data, and gives their bytes back to the
+// budget; earlier released ones are left alone.
 func (s *FetchSet) Release() {
 	s.outs(func(f *Fetched) { f.data = nil })
 	s.l.Release()
@@ -275,5 +276,5 @@ func (s *FetchSet) Split() (parts []FetchSet, err error) {
 // ranks write.
 func (s *FetchSet) overflows(f flow.Fetch) bool {
 	m, ok := f.(*messageFetch)
-	return ok && s.land != nil && s.land.bytes()+uint64(m.Bytes()) > m.m.region.Bytes()
+	return ok && s.runs != nil && s.runs.bytes()+uint64(m.Bytes()) > m.m.region.Bytes()
 }

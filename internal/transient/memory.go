@@ -34,7 +34,7 @@ import (
 // none of its segment set apart.
 var ErrNoBudget = errors.New("the job has no budget for that")
 
-// Config is that of one rank.
+// Config is one rank's.
 type Config struct {
 	Budget      flow.BudgetConfig // without Memory and Peers
 	ReceiveSize int64             // bytes of the segment that other ranks write; 0: none
@@ -82,7 +82,7 @@ func (b *Budget) MemoryStats() Stats {
 		Given: int64(p.Given), Stalls: b.m.stalls.Load()}
 }
 
-// Memory is the transient memory of a job at this rank. The zero value is that of a job without a
+// Memory is the transient memory of a job at this rank. The zero value is for a job without a
 // budget.
 type Memory struct {
 	cfg      Config
@@ -112,14 +112,14 @@ type region struct {
 	begin uint64
 }
 
-// New is the memory of a rank whose job has a budget.
+// New is the memory of a rank in a job with a budget.
 func New(cfg Config) *Memory {
 	m := &Memory{cfg: cfg, probes: pressure.New(), pages: pagepool.New(), over: make(chan struct{})}
 	m.mu.Init(lockrank.Pool, 1)
 	return m
 }
 
-// Spec makes the budget of a rank of so many, and asks for the region that other ranks write. An
+// Spec makes the budget of a rank of so many, and requests the region that other ranks write. An
 // error has the figures.
 func (m *Memory) Spec(ranks int) (env.Spec, error) {
 	c := m.cfg.Budget
@@ -179,8 +179,8 @@ func readingBounds(r flow.Reading) []string {
 	return text[:min(len(text), math.MaxInt8)]
 }
 
-// Reserve is how many bytes of what other ranks write are for what the budget's reserve serves:
-// whoever has of the rest may wait for that. It is as much as that serves, or no less than the
+// Reserve is how many bytes that other ranks write are for claims on the budget's reserve:
+// an owner of some of the rest may wait for that. It is as much as that serves, or no less than the
 // rest.
 func (m *Memory) Reserve() uint64 {
 	n := m.cfg.Budget.Reserve
@@ -205,16 +205,17 @@ func (m *Memory) Layout() (l Layout) {
 	return l
 }
 
-// Budget is that of the rank, from Spec on; nil in a job without one.
+// Budget is the rank's, from Spec on; nil in a job without one.
 func (m *Memory) Budget() *Budget { return m.budget }
 
 // most is how many bytes of the pool of pages may have memory.
 func (m *Memory) most() uint64 { return uint64(m.budget.BufferLimit()) }
 
-// idleAfter is for how long memory stays with the job that is free.
+// idleAfter is for how long free memory stays with the job: a page fault and its clearing cost as
+// much as the copy into the page. Kept memory makes way for claims.
 const idleAfter = 200 * time.Millisecond
 
-// watch follows the machine's memory, gives back what is idle, and reports stalls.
+// watch follows the machine's memory, gives back idle memory, and reports stalls.
 func (m *Memory) watch() {
 	step, interval := idleAfter, m.budget.Interval()
 	if interval > 0 {
@@ -290,7 +291,7 @@ func (m *Memory) Close() error {
 // Verify is nil where the accounts of the budget and of the pages are right.
 func (m *Memory) Verify() error { return errors.Join(m.budget.Check(), m.pages.Verify()) }
 
-// via is what the messages of transient memory go through.
+// via carries the messages of transient memory.
 func (m *Memory) via() am.Via { return m.env.Messages() }
 
 func errNoBudget(op, remedy string) error {

@@ -17,11 +17,12 @@ import (
 //
 //	conduit.payload           a payload that is announced (am.Large): hash of the name, arguments
 //	conduit.payload.unasked   one that came unasked, a Medium: hash of the name, arguments
-//	conduit.payload.consumed  to who sends: how many bytes that came unasked were consumed in all,
+//	conduit.payload.consumed  to the sender: how many bytes that came unasked were consumed in all,
 //	                          how many may be unconsumed
 //
-// A sender sends nothing unasked before a receiver has told it the second, nor under a name that
-// the receiver did not say in Join that it has (hello): what is announced is refused with an error.
+// A sender sends nothing unasked before it has the second from the receiver, nor under a name that
+// the receiver did not say in Join that it has (hello): announced payloads are refused with an
+// error.
 const (
 	payloadName  = "conduit.payload"
 	unaskedName  = "conduit.payload.unasked"
@@ -36,11 +37,11 @@ const (
 
 // payloadProtocol is SendPayload, as sender and as receiver, under Memory.mu.
 type payloadProtocol struct {
-	takers   map[uint64]named[*Payload]
-	taken    [][]uint64 // by rank, hashes of the names that it has, ascending; fixed in Join
-	payload  *am.Large
-	unasked  *am.Handler
-	consumed *am.Handler
+	receivers map[uint64]named[*Payload]
+	taken     [][]uint64 // by rank, hashes of the names that it has, ascending; fixed in Join
+	payload   *am.Large
+	unasked   *am.Handler
+	consumed  *am.Handler
 
 	arriving map[*am.Announcement]*Payload
 	senders  map[int]*flow.UnaskedSender // to each rank that allows some
@@ -54,7 +55,7 @@ func (m *Memory) registerPayloads(table *am.Table) {
 }
 
 func (m *Memory) openPayloads() {
-	m.takers = byHash(m.cfg.Payloads)
+	m.receivers = byHash(m.cfg.Payloads)
 	m.arriving = map[*am.Announcement]*Payload{}
 	m.senders, m.told = map[int]*flow.UnaskedSender{}, map[int]uint64{}
 }
@@ -193,8 +194,8 @@ func (p *Payload) Release() {
 	p.m.tell(p.from, p.m.budget.Consumed(p.from, n))
 }
 
-// tell has a sender know what was consumed of what it sent unasked, the first time, and then when
-// it is half of what it may send.
+// tell has a sender know how much of its unasked data was consumed, the first time, and then when
+// it is half of its allowance.
 func (m *Memory) tell(rank int, total uint64) {
 	allowance := m.budget.Allowance()
 	m.mu.Lock()
@@ -211,13 +212,13 @@ func (m *Memory) tell(rank int, total uint64) {
 	}
 }
 
-// errNoTaker refuses a payload.
-var errNoTaker = errors.New("it has no function of this name (Config.Memory.Payloads)")
+// errNoReceiver refuses a payload.
+var errNoReceiver = errors.New("it has no function of this name (Config.Memory.Payloads)")
 
-// offered asks the budget, and then the region, for a payload that is announced.
+// offered claims memory from the budget, and then the region, for a payload that is announced.
 func (m *Memory) offered(a *am.Announcement) {
-	if _, ok := m.takers[a.Arg(0)]; !ok {
-		_ = a.Refuse(errNoTaker)
+	if _, ok := m.receivers[a.Arg(0)]; !ok {
+		_ = a.Refuse(errNoReceiver)
 		return
 	}
 	size := pagepool.Round(uint64(max(a.Size(), 1)))
@@ -241,7 +242,7 @@ func (m *Memory) offered(a *am.Announcement) {
 	p.offer = offer // delivered comes after this function
 }
 
-// place takes a run for a payload whose bytes are granted.
+// place takes a run for a payload with granted bytes.
 func (p *Payload) place(o *flow.Offer) {
 	m := p.m
 	if err := o.Err(); err != nil {
@@ -281,7 +282,7 @@ func (p *Payload) place(o *flow.Offer) {
 	}
 }
 
-// delivered is told how a payload ended that was announced.
+// delivered takes the end of an announced payload.
 func (m *Memory) delivered(a *am.Announcement, err error) {
 	m.mu.Lock()
 	p := m.arriving[a]
@@ -294,12 +295,12 @@ func (m *Memory) delivered(a *am.Announcement, err error) {
 	default:
 		m.tell(p.from, 0) // the first time, what it may send unasked
 		p.data = m.region.Memory(p.off, a.Size())
-		p.run(m.takers[a.Arg(0)])
+		p.run(m.receivers[a.Arg(0)])
 	}
 }
 
-// withdraw gives back what a payload had that does not come: its memory before its bytes. While a
-// run is being taken for it, who takes it does so.
+// withdraw gives back the holdings of a payload that does not come: its memory before its bytes.
+// While a run is being taken for it, the goroutine that takes it does so.
 func (p *Payload) withdraw() {
 	p.m.mu.Lock()
 	p.over = true
@@ -313,7 +314,7 @@ func (p *Payload) withdraw() {
 	}
 }
 
-// run has the program take a payload. One whose function panics is released.
+// run has the program take a payload. A payload is released if its function panics.
 func (p *Payload) run(f named[*Payload]) {
 	p.m.called(func() { f.call(p) }, func(failure any) {
 		p.Release()
@@ -329,17 +330,18 @@ func (m *Memory) cameUnasked(c *am.Call) {
 		return
 	}
 	m.pages.Fit(m.most())
-	p := &Payload{m: m, from: c.From(), args: append([]uint64(nil), c.Args()[min(1, c.Len()):]...), data: append([]byte{}, c.Payload()...)}
-	f, ok := m.takers[c.Arg(0)]
+	p := &Payload{m: m, from: c.From(), args: append([]uint64(nil), c.Args()[min(1, c.Len()):]...),
+		data: append([]byte{}, c.Payload()...)}
+	f, ok := m.receivers[c.Arg(0)]
 	if !ok {
-		m.env.Logger().Warn("payloads", "rank", c.From(), "dropped", errNoTaker)
+		m.env.Logger().Warn("payloads", "rank", c.From(), "dropped", errNoReceiver)
 		p.Release()
 		return
 	}
 	c.Go(func() { p.run(f) })
 }
 
-// payloadsDown forgets what a rank that is dead was told, and may be sent.
+// payloadsDown forgets what a dead rank has learned, and may be sent.
 func (m *Memory) payloadsDown(rank int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

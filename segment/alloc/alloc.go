@@ -9,8 +9,8 @@
 //     fourth. The bookkeeping needs 0.45 % of the memory for blocks of 64 bytes and 1 KiB.
 //   - [NewBuddy]: blocks are powers of two, from 32 bytes on, and free blocks always join. The
 //     bookkeeping needs 1.6 % (go test -v -run Metadata ./segment/alloc).
-//   - [NewChecked]: keeps a table of its own and tells what the one below does wrong, and who
-//     allocated what is left.
+//   - [NewChecked]: keeps a table of its own and names faults of the one below, and the
+//     allocators of remaining blocks.
 //
 // An Allocator has no lock: its user has one.
 package alloc
@@ -33,14 +33,14 @@ const MaxLen = 1 << (31 + pageShift)
 // long.
 type Allocator interface {
 	// Alloc returns the offset of n free bytes, n > 0, a multiple of align, which is a power of two
-	// or 0, which asks for none. Not ok: no free block is large enough; nothing has changed.
+	// or 0, which means none. Not ok: no free block is large enough; nothing has changed.
 	Alloc(n, align uint64) (off uint64, ok bool)
 
 	// Free gives a block back: off is what Alloc returned. Anything else is a *FreeError, and
 	// changes nothing. It returns the bytes that become free.
 	Free(off uint64) (n uint64, err error)
 
-	// Room is how many bytes the block at off has, at least as many as were asked for; 0 where no
+	// Room is how many bytes the block at off has, at least as many as requested; 0 where no
 	// block begins.
 	Room(off uint64) uint64
 
@@ -95,11 +95,12 @@ func (e *FreeError) Unwrap() error { return ErrNotAllocated }
 // checkGrow panics where a heap cannot grow by n.
 func checkGrow(n, length uint64) {
 	if n%PageSize != 0 || n > MaxLen-length {
-		panic(fmt.Sprintf("alloc: a heap of %d bytes cannot grow by %d: by pages of %d, to %d at most", length, n, PageSize, uint64(MaxLen)))
+		panic(fmt.Sprintf("alloc: a heap of %d bytes cannot grow by %d: by pages of %d, to %d at most",
+			length, n, PageSize, uint64(MaxLen)))
 	}
 }
 
-// validAlign turns 0 into 1 and panics for what is no power of two.
+// validAlign turns 0 into 1 and panics unless it is a power of two.
 func validAlign(align uint64) uint64 {
 	if align&(align-1) != 0 {
 		panic(fmt.Sprintf("alloc: alignment %d is no power of two", align))

@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// bitmap is a set of numbers whose least one is found in one step a level: a bit of a level says
+// bitmap is a set of numbers that finds its least one in one step a level: a bit of a level says
 // whether the word of the level below has any.
 type bitmap struct{ levels [][]uint64 }
 

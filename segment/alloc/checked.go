@@ -49,7 +49,8 @@ type Overrun struct {
 }
 
 func (e *Overrun) Error() string {
-	return fmt.Sprintf("alloc: a store at %#x, beyond the end of the block of %d bytes at %#x, which was allocated by\n%s", e.At, e.Len, e.Off, e.Stack)
+	return fmt.Sprintf("alloc: a store at %#x, beyond the end of the block of %d bytes at %#x, which was allocated by\n%s",
+		e.At, e.Len, e.Off, e.Stack)
 }
 
 // Leak is a block in use.

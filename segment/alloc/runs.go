@@ -31,8 +31,8 @@ func (a *Segregated) takeRun(pages uint32) int32 {
 	return i
 }
 
-// findRun is a free run of at least so many pages. All runs of a later bin will do; those of its
-// own bin are looked at one by one, and only if there is no other.
+// findRun is a free run of at least so many pages. All runs of a later bin will do; its
+// own bin's are looked at one by one, and only if there is no other.
 func (a *Segregated) findRun(pages uint32) int32 {
 	own := binOf(pages)
 	from := binOf(pages-1) + 1 // the first bin of which all runs will do

@@ -103,7 +103,7 @@ func (a *Segregated) Alloc(n, align uint64) (off uint64, ok bool) {
 	return a.allocPages(n, align)
 }
 
-// classFor is the smallest class whose objects all lie at multiples of align in a span, which
+// classFor is the smallest class of objects that all lie at multiples of align in a span, which
 // begins at a page.
 func classFor(n, align uint64) int {
 	c := classOf(n)
@@ -178,8 +178,8 @@ func (a *Segregated) allocPages(n, align uint64) (uint64, bool) {
 	return a.allocExact(uint32(pages), uint32(unit))
 }
 
-// allocExact looks through all free runs for one that has aligned room: the search by length asks
-// for more than may be needed.
+// allocExact looks through all free runs for one that has aligned room: the search by length takes
+// more than may be needed.
 func (a *Segregated) allocExact(pages, unit uint32) (uint64, bool) {
 	a.dropEmpty()
 	for _, i := range a.bins {
@@ -243,7 +243,8 @@ func (a *Segregated) find(off uint64) (i int32, object uint32) {
 		return i, 0
 	case s.kind == small && page-s.start < s.pages:
 		object = uint32(at * uint64(classes[s.class].inverse) >> 32)
-		if uint64(object)*uint64(classes[s.class].size) == at && object < uint32(s.objects) && s.mask[object/64]>>(object%64)&1 != 0 {
+		if uint64(object)*uint64(classes[s.class].size) == at && object < uint32(s.objects) &&
+			s.mask[object/64]>>(object%64)&1 != 0 {
 			return i, object
 		}
 	}

@@ -13,7 +13,8 @@ import (
 func (h *Heap) AllAlloc(ctx context.Context, count, size, align uint64) (Ptr, error) {
 	const op = "all alloc"
 	if h.cfg.Check {
-		mine := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, count), size), align)
+		mine := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil,
+			count), size), align)
 		if err := h.compare(ctx, op, mine); err != nil {
 			return Ptr{}, err
 		}
@@ -122,7 +123,8 @@ func (o *outcome) setError(err error) {
 	case err == nil:
 	case errors.As(err, &memory):
 		o.kind, o.requested = errorMemory, memory.Requested
-		o.figures = [6]uint64{memory.GlobalInUse, memory.GlobalSize, memory.Reserved, uint64(memory.ReservedBy), memory.LargestFree, memory.LocalInUse}
+		o.figures = [6]uint64{memory.GlobalInUse, memory.GlobalSize, memory.Reserved, uint64(memory.ReservedBy),
+			memory.LargestFree, memory.LocalInUse}
 	case errors.As(err, &size):
 		o.kind = errorSize
 	default:

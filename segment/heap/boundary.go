@@ -16,7 +16,7 @@ type boundary struct {
 	busy bool // a reclaim is on its way: no local heap may grow
 }
 
-// grant is the answer to a rank whose local heap is to have least bytes, and would like want. The
+// grant is the answer to a rank that needs least bytes in its local heap, and would like want. The
 // limit may be more than both, as another rank has as much; and 0, if there is not so much.
 func (b *boundary) grant(rank int, want, least uint64) (limit uint64) {
 	room := b.size - b.global

@@ -23,13 +23,13 @@
 //   - [Heap.Free] and [Heap.FreeAsync] free any of them, at any rank: a block of another rank by
 //     one message. [Heap.AllFree] is called by all ranks.
 //
-// Memory is not cleared. A block's bytes hold what was there, or with Config.Check a pattern.
+// Memory is not cleared. A block's bytes have their former values, or with Config.Check a pattern.
 //
 // # Running out
 //
 // Before rank 0 says that there is no memory it gives the global heap what local heaps do not use
 // any more, and the reverse. The first takes two phases, as every rank must give up its limit
-// before rank 0 may use what lies below: rank 0 asks all ranks, each trims its heap, lowers its
+// before rank 0 may use the memory below: rank 0 calls all ranks, each trims its heap, lowers its
 // limit to its top and answers that; only when all have answered does rank 0 lower the limit of the
 // job. Reclaims are numbered by epochs. The replies to requests for growth carry the epoch, and a
 // rank ignores those that are older than the last reclaim that it answered; so none that was
@@ -49,7 +49,7 @@
 //	conduit.heap.free    offset, kind         ->  status, block
 //	conduit.heap.trim    epoch                ->  top
 //
-// Figures are those of a NoMemoryError as rank 0 knows them: global in use, global reserved, limit,
+// Figures are the ones of a NoMemoryError that rank 0 knows: global in use, global reserved, limit,
 // the rank with the limit, largest free block, in use in the local heap of rank 0.
 //
 // # Locks

@@ -31,10 +31,12 @@ type NoMemoryError struct {
 }
 
 func (e *NoMemoryError) Error() string {
-	return fmt.Sprintf("conduit: %s: %v: %d bytes (alignment %d) were asked for, the largest free block has %d. Of the heap of %d bytes a rank "+
+	return fmt.Sprintf("conduit: %s: %v: %d bytes (alignment %d) were asked for, the largest free block has %d. "+
+		"Of the heap of %d bytes a rank "+
 		"%d are reserved for local heaps (by rank %d; rank %d uses %d) and %d for the global heap (%d in use). "+
 		"Free what is not needed, or give the heap more (Config.HeapSize)",
-		e.Op, ErrNoSharedMemory, e.Requested, e.Align, e.LargestFree, e.HeapSize, e.Reserved, e.ReservedBy, e.Rank, e.LocalInUse,
+		e.Op, ErrNoSharedMemory, e.Requested, e.Align, e.LargestFree, e.HeapSize, e.Reserved, e.ReservedBy,
+		e.Rank, e.LocalInUse,
 		e.GlobalSize, e.GlobalInUse)
 }
 
@@ -83,7 +85,8 @@ func (e *FreeError) Error() string {
 	case Outside:
 		text = "it lies in no heap of that rank"
 	case WrongHeap:
-		text = "it lies beyond the local heap of that rank; a block of the global heap is freed by the pointer that was returned, which is of rank 0"
+		text = "it lies beyond the local heap of that rank; a block of the global heap is freed by the pointer that was " +
+			"returned, which is of rank 0"
 	case Differing:
 		text = "the ranks gave different pointers to one AllFree"
 	}
@@ -113,5 +116,6 @@ type MismatchError struct {
 }
 
 func (e *MismatchError) Error() string {
-	return fmt.Sprintf("conduit: %s: ranks %d and %d gave different arguments: all ranks call it with the same", e.Op, e.Rank, e.Other)
+	return fmt.Sprintf("conduit: %s: ranks %d and %d gave different arguments: all ranks call it with the same",
+		e.Op, e.Rank, e.Other)
 }

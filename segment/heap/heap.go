@@ -39,7 +39,7 @@ type Config struct {
 	FirstTouch bool
 }
 
-// FirstTouchMost is the most that is touched when a heap grows, in bytes: what is of the order of
+// FirstTouchMost is the most that is touched when a heap grows, in bytes: memory of the order of
 // the machine's memory is better left alone.
 const FirstTouchMost = 1 << 30
 
@@ -133,7 +133,7 @@ func (h *Heap) Bytes(off, n uint64) []byte { return h.cfg.Mem[off : off+n : off+
 
 // Alloc takes n bytes of this rank's local heap, at a multiple of align: a power of two, at most
 // MaxAlign; 0 is 16. Of 0 bytes it is null. No message is sent unless the heap has to grow beyond
-// the limit that this rank knows. Errors: a *NoMemoryError, a *SizeError, that of ctx, a
+// the limit that this rank knows. Errors: a *NoMemoryError, a *SizeError, ctx's, a
 // *PeerDownError of rank 0.
 func (h *Heap) Alloc(ctx context.Context, n, align uint64) (Ptr, error) {
 	if n == 0 {
@@ -202,7 +202,7 @@ func (h *Heap) growLocked() {
 	}
 }
 
-// touch writes each page of memory that nobody uses yet.
+// touch writes each page of memory that is not used yet.
 func touch(mem []byte) {
 	for at := 0; at < len(mem); at += alloc.PageSize {
 		mem[at] = 0
@@ -214,7 +214,7 @@ func touch(mem []byte) {
 func nextGrowth(last uint64) uint64 { return min(max(2*last, 32<<10), 64<<20) }
 
 // ask has rank 0 raise the limit. The reply counts if no reclaim has overtaken it: then the limit
-// has been given up, and this asks again.
+// has been given up, and this calls again.
 func (h *Heap) ask(ctx context.Context, n, align, want, least uint64) error {
 	ctx, cancel := h.env.Host().WithTimeout(ctx, timeout)
 	defer cancel()
@@ -280,7 +280,7 @@ func blocksSize(op string, count, size uint64, ranks int) (uint64, error) {
 // range of offsets at all ranks, with size*ceil(count/ranks) bytes. It is called by one rank, which
 // alone gets the result. One block is memory of rank 0's local heap, and takes nothing at the
 // others. It sends one call to rank 0; it may wait for all ranks when memory is short. Errors are
-// those of Alloc.
+// Alloc's.
 func (h *Heap) GlobalAlloc(ctx context.Context, count, size, align uint64) (Ptr, error) {
 	return h.globalAlloc(ctx, "global alloc", count, size, align)
 }
@@ -314,7 +314,7 @@ func (h *Heap) globalAlloc(ctx context.Context, op string, count, size, align ui
 	return At(0, r.Arg(1)), nil
 }
 
-// callTake asks rank 0 for memory. A block that comes when nobody waits for it any more is freed.
+// callTake requests memory of rank 0. A block that comes after the wait for it is freed.
 func (h *Heap) callTake(ctx context.Context, args ...uint64) (am.Reply, error) {
 	ctx, cancel := h.env.Host().WithTimeout(ctx, timeout)
 	defer cancel()
@@ -333,8 +333,8 @@ func (h *Heap) callTake(ctx context.Context, args ...uint64) (am.Reply, error) {
 	return r, err
 }
 
-// Free gives a block back, whose owner has done so when it returns. Any rank may free it, one does.
-// Null is nothing. A block of another rank takes one call. Errors: a *FreeError, that of ctx, a
+// Free gives a block back; its owner has done so when Free returns. Any rank may free it, one does.
+// Null is nothing. A block of another rank takes one call. Errors: a *FreeError, ctx's, a
 // *PeerDownError.
 func (h *Heap) Free(ctx context.Context, p Ptr) error {
 	if p.IsNull() {

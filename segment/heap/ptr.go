@@ -15,7 +15,7 @@ func At(rank int, off uint64) Ptr { return Ptr{node: uint32(rank) + 1, off: off}
 // IsNull reports whether p is the zero Ptr.
 func (p Ptr) IsNull() bool { return p.node == 0 }
 
-// Rank is whose memory p points to, -1 for null.
+// Rank is the owner of the memory that p points to, -1 for null.
 func (p Ptr) Rank() int { return int(p.node) - 1 }
 
 // Offset is where in the rank's heap, in bytes.

@@ -28,7 +28,8 @@ type root struct {
 	bound boundary
 }
 
-// serviceDepth bounds the requests that wait for a reclaim: more are told that there is no memory.
+// serviceDepth bounds the requests that wait for a reclaim: more get the answer that there is no
+// memory.
 const serviceDepth = 4096
 
 func newRoot(h *Heap) *root {
@@ -43,7 +44,7 @@ func newRoot(h *Heap) *root {
 	return r
 }
 
-// onGrow raises the limit for a local heap. What is short needs the service.
+// onGrow raises the limit for a local heap. A shortage needs the service.
 func (h *Heap) onGrow(c *am.Call) {
 	want, least := c.Arg(0), c.Arg(1)
 	if h.root == nil || c.Len() != 2 || (want|least)%alloc.PageSize != 0 || want > 1<<62 || least > 1<<62 {
@@ -91,7 +92,7 @@ func (r *root) raise(rank int, want, least uint64) (limit, epoch uint64) {
 	return b.grant(rank, want, least), b.epoch
 }
 
-// trimGlobal gives back what the global heap does not use.
+// trimGlobal gives back memory that the global heap does not use.
 func (r *root) trimGlobal() {
 	r.gmu.Lock()
 	defer r.gmu.Unlock()
@@ -142,7 +143,7 @@ func (h *Heap) onGlobal(c *am.Call) {
 	})
 }
 
-// give replies with a block, and takes it back if nobody gets the reply.
+// give replies with a block, and takes it back if the reply does not arrive.
 func (r *root) give(off uint64, reply func(...uint64) error) {
 	r.bound.mu.Lock()
 	epoch, limit := r.bound.epoch, r.bound.local
@@ -275,7 +276,7 @@ func (r *root) reclaim(ctx context.Context) error {
 	return nil
 }
 
-// window is how many ranks are asked at a time.
+// window is how many ranks are called at a time.
 const window = 32
 
 // collectTops has all ranks give up what they do not use, and returns the largest top. Phase two
@@ -314,7 +315,7 @@ func (r *root) collectTops(ctx context.Context, epoch uint64) (top uint64, by in
 	return top, by, nil
 }
 
-// figures are those of a NoMemoryError that rank 0 knows; setFigures takes them. Single: of one
+// figures are the ones of a NoMemoryError that rank 0 knows; setFigures takes them. Single: of one
 // block in rank 0's local heap, not of the global heap.
 func (r *root) figures(single bool) []uint64 {
 	r.gmu.Lock()
@@ -335,6 +336,7 @@ func (r *root) figures(single bool) []uint64 {
 
 func (e *NoMemoryError) setFigures(f []uint64) {
 	if len(f) == 6 {
-		e.GlobalInUse, e.GlobalSize, e.Reserved, e.ReservedBy, e.LargestFree, e.LocalInUse = f[0], f[1], f[2], int(f[3]), f[4], f[5]
+		e.GlobalInUse, e.GlobalSize, e.Reserved, e.ReservedBy, e.LargestFree, e.LocalInUse = f[0], f[1], f[2],
+			int(f[3]), f[4], f[5]
 	}
 }

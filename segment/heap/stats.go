@@ -55,11 +55,16 @@ func (h *Heap) Stats() Stats {
 // Dump writes a map of this rank's heap for a person to read.
 func (h *Heap) Dump(w io.Writer) error {
 	s := h.Stats()
-	_, err := fmt.Fprintf(w, "shared heap of rank %d: %d bytes\n  local  %#12x..%#x  %d blocks, %d bytes in use, largest free %d, limit %#x, epoch %d\n",
+	_, err := fmt.Fprintf(w,
+		"shared heap of rank %d: %d bytes\n  local  %#12x..%#x  %d blocks, %d bytes in use, largest free %d, "+
+			"limit %#x, epoch %d\n",
 		h.rank, s.Size, 0, s.Local.Len, s.Local.Blocks, s.Local.InUse, s.Local.LargestFree, s.Limit, s.Epoch)
 	if err == nil && h.root != nil {
-		_, err = fmt.Fprintf(w, "  limit  %#12x  by rank %d, %d grants, %d reclaims\n  global %#12x..%#x  %d blocks, %d bytes in use, largest free %d\n",
-			s.Reserved, s.ReservedBy, s.Grants, s.Reclaims, s.Size-s.Global.Len, s.Size, s.Global.Blocks, s.Global.InUse, s.Global.LargestFree)
+		_, err = fmt.Fprintf(w,
+			"  limit  %#12x  by rank %d, %d grants, %d reclaims\n  global %#12x..%#x  %d blocks, "+
+				"%d bytes in use, largest free %d\n",
+			s.Reserved, s.ReservedBy, s.Grants, s.Reclaims, s.Size-s.Global.Len, s.Size, s.Global.Blocks, s.Global.InUse,
+			s.Global.LargestFree)
 	}
 	return err
 }

@@ -40,7 +40,7 @@ func NewSymmetric(e env.Env, team Team, cfg Config) (*Symmetric, error) {
 	return s, nil
 }
 
-// NoBlock is the offset of no block of a Symmetric: 0 is that of its first.
+// NoBlock is the offset of no block of a Symmetric: 0 is its first block's.
 const NoBlock = math.MaxUint64
 
 // Alloc takes n bytes at a multiple of align, at the same offset at all ranks. Of 0 bytes it is
@@ -70,7 +70,7 @@ func (s *Symmetric) Alloc(ctx context.Context, n, align uint64) (off uint64, err
 }
 
 // Free gives a block back at this rank, as all ranks do. NoBlock is nothing. Errors: a *FreeError,
-// whose offsets are those of the memory divided.
+// with offsets in the memory divided.
 func (s *Symmetric) Free(ctx context.Context, off uint64) error {
 	if err := s.enter(ctx, "symmetric free", off, 1); err != nil || off == NoBlock {
 		return err
@@ -83,7 +83,7 @@ func (s *Symmetric) Free(ctx context.Context, off uint64) error {
 	return nil
 }
 
-// enter counts a call; with Config.Check it compares it with those of the other ranks.
+// enter counts a call; with Config.Check it compares it with the other ranks'.
 func (s *Symmetric) enter(ctx context.Context, op string, args ...uint64) error {
 	s.mu.Lock()
 	s.calls++

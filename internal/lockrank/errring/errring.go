@@ -44,7 +44,7 @@ func (r *Ring) Add(at time.Duration, peer int, err error) {
 // Total is how many errors were ever added.
 func (r *Ring) Total() uint64 { return r.next.Load() }
 
-// Snapshot returns what is kept, the oldest first. Errors that are being added
+// Snapshot returns the kept errors, the oldest first. Errors that are being added
 // meanwhile may be there or not.
 func (r *Ring) Snapshot() []Entry {
 	out := make([]Entry, 0, min(r.next.Load(), Size))

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// blame finds the rank that failed first.
-type blame struct {
+// firstFailure finds the rank that failed first.
+type firstFailure struct {
 	failed   []*rank
 	others   int // ranks that had not ended when the first failure was seen
 	first    *rank
@@ -16,38 +16,38 @@ type blame struct {
 }
 
 // ended notes the end of a rank; true when it is the first failure.
-func (b *blame) ended(k *rank, alive int) bool {
-	if k.code() == 0 || b.first != nil {
+func (f *firstFailure) ended(k *rank, alive int) bool {
+	if k.code() == 0 || f.first != nil {
 		return false
 	}
-	b.failed = append(b.failed, k)
-	if len(b.failed) > 1 {
+	f.failed = append(f.failed, k)
+	if len(f.failed) > 1 {
 		return false
 	}
-	b.others = alive
+	f.others = alive
 	return true
 }
 
 // settle decides as soon as no rank is left that began to end earlier and has not ended yet: what
 // it ends with is not known. On a busy machine a process takes its time to die.
-func (b *blame) settle(ranks []*rank) {
-	if b.first != nil || len(b.failed) == 0 {
+func (f *firstFailure) settle(ranks []*rank) {
+	if f.first != nil || len(f.failed) == 0 {
 		return
 	}
-	first := slices.MinFunc(b.failed, compareDeaths)
+	first := slices.MinFunc(f.failed, compareDeaths)
 	for _, k := range ranks {
 		if !k.ended && deathPlace(k) < deathPlace(first) {
 			return
 		}
 	}
-	b.first = first
+	f.first = first
 }
 
 // decide is settle when there is no more time to wait: ranks receive signals now, and their ends
 // mean nothing.
-func (b *blame) decide() {
-	if b.first == nil && len(b.failed) > 0 {
-		b.first = slices.MinFunc(b.failed, compareDeaths)
+func (f *firstFailure) decide() {
+	if f.first == nil && len(f.failed) > 0 {
+		f.first = slices.MinFunc(f.failed, compareDeaths)
 	}
 }
 
@@ -64,17 +64,17 @@ func deathPlace(k *rank) int {
 }
 
 // report names the rank, once, after that rank's own output.
-func (b *blame) report(report func(string)) {
-	if b.reported || b.first == nil || !b.first.dry {
+func (f *firstFailure) report(report func(string)) {
+	if f.reported || f.first == nil || !f.first.dry {
 		return
 	}
-	b.reported = true
-	text := b.first.String()
+	f.reported = true
+	text := f.first.String()
 	switch {
-	case b.others == 1:
+	case f.others == 1:
 		text += "; ending the other rank"
-	case b.others > 1:
-		text += fmt.Sprintf("; ending the other %d ranks", b.others)
+	case f.others > 1:
+		text += fmt.Sprintf("; ending the other %d ranks", f.others)
 	}
 	report(text)
 }

@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// uplink carries what a seat does to the hub. No method blocks.
+// uplink carries what a client does to the hub. No method blocks.
 type uplink interface {
 	contribute(o op, seq uint32, blob []byte)
 	giveUp(seq uint32, why *cause)
 	fail(why *cause)
 }
 
-// echoWait bounds how long a rank whose context ended waits for the hub's
+// echoWait bounds how long a rank waits after the end of its context for the hub's
 // answer: the outcome, if that was on its way, or which ranks were missing.
 const echoWait = 500 * time.Millisecond
 
-// seat is one rank's end of the collectives.
-type seat struct {
+// hubClient is one rank's end of the collectives.
+type hubClient struct {
 	rank, size int
 	up         uplink
 	echo       time.Duration // echoWait; longer in tests only
@@ -32,7 +32,7 @@ type seat struct {
 	call   chan event // of the collective in progress, capacity 1
 	broken error      // why there can be no more collectives
 	closed bool
-	done   chan struct{} // closed with the seat
+	done   chan struct{} // closed with the client
 	lost   chan Loss
 	dead   []bool     // ranks already reported on lost
 	first  *failure   // the first loss
@@ -40,13 +40,14 @@ type seat struct {
 	mute   []bool     // ranks that gave up or broke the protocol, but live
 }
 
-func newSeat(rank, size int) *seat {
+func newHubClient(rank, size int) *hubClient {
 	// At most one loss per rank: the channel never blocks its sender.
-	return &seat{rank: rank, size: size, echo: echoWait, done: make(chan struct{}), lost: make(chan Loss, size), dead: make([]bool, size), mute: make([]bool, size)}
+	return &hubClient{rank: rank, size: size, echo: echoWait, done: make(chan struct{}), lost: make(chan Loss, size),
+		dead: make([]bool, size), mute: make([]bool, size)}
 }
 
 // collective contributes a blob and waits for all others'.
-func (s *seat) collective(ctx context.Context, o op, blob []byte) ([][]byte, error) {
+func (s *hubClient) collective(ctx context.Context, o op, blob []byte) ([][]byte, error) {
 	s.mu.Lock()
 	switch {
 	case s.closed:
@@ -70,7 +71,7 @@ func (s *seat) collective(ctx context.Context, o op, blob []byte) ([][]byte, err
 	}
 }
 
-func (s *seat) giveUp(ctx context.Context, o op, seq uint32, call chan event) ([][]byte, error) {
+func (s *hubClient) giveUp(ctx context.Context, o op, seq uint32, call chan event) ([][]byte, error) {
 	err := context.Cause(ctx)
 	s.up.giveUp(seq, &cause{kind: causeGaveUp, text: fmt.Sprintf("gave up %v %d: %v", o, seq, err), err: err})
 	t := time.NewTimer(s.echo)
@@ -95,7 +96,7 @@ func (s *seat) giveUp(ctx context.Context, o op, seq uint32, call chan event) ([
 	return nil, fmt.Errorf("%v: %w", o, err)
 }
 
-func (s *seat) result(o op, ev event) ([][]byte, error) {
+func (s *hubClient) result(o op, ev event) ([][]byte, error) {
 	switch {
 	case ev.failure != nil:
 		return nil, fmt.Errorf("%v: %w", o, ev.failure.err())
@@ -115,7 +116,7 @@ func (s *seat) result(o op, ev event) ([][]byte, error) {
 
 // deliver takes the hub's events, in order. An outcome that was delivered
 // stays valid whatever comes after it.
-func (s *seat) deliver(ev event) {
+func (s *hubClient) deliver(ev event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -141,7 +142,7 @@ func (s *seat) deliver(ev event) {
 }
 
 // hasLost reports whether a rank was reported as lost.
-func (s *seat) hasLost(rank int) bool {
+func (s *hubClient) hasLost(rank int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.dead[rank]
@@ -150,7 +151,7 @@ func (s *seat) hasLost(rank int) bool {
 // lossesLocked are the losses that follow from a failure. A rank that leaves is lost if it gave up
 // before or says that it does not wait for the others, which may still need it. Once a rank is
 // lost, each one that leaves, or has left, is lost too: the ranks could not agree to leave.
-func (s *seat) lossesLocked(f *failure) []*failure {
+func (s *hubClient) lossesLocked(f *failure) []*failure {
 	switch f.why.kind {
 	case causeGaveUp, causeMisuse:
 		s.mute[f.rank] = true
@@ -169,12 +170,12 @@ func (s *seat) lossesLocked(f *failure) []*failure {
 	return all
 }
 
-// leftEarly is what is said of who left but not in good order.
+// leftEarly describes a rank that left but not in good order.
 const leftEarly = "left the job without the others"
 
 // lossLocked makes of a failure what Lost delivers. Of a rank that left because of another it names
 // that one, which the user looks for.
-func (s *seat) lossLocked(f *failure) Loss {
+func (s *hubClient) lossLocked(f *failure) Loss {
 	worded := func(f *failure, more string) *LostError {
 		why := f.why
 		if why.kind == causeLeft && (why.text == "" || more != "") {
@@ -188,8 +189,8 @@ func (s *seat) lossLocked(f *failure) Loss {
 	return Loss{f.rank, worded(f, ", for "+strings.TrimPrefix(worded(s.first, "").Error(), "bootstrap: "))}
 }
 
-// close ends the seat; the others receive why.
-func (s *seat) close(why *cause) {
+// close ends the client; the others receive why.
+func (s *hubClient) close(why *cause) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()

@@ -1,9 +1,11 @@
-package conduit
+package global
 
 import (
 	"reflect"
 	"testing"
 	"unsafe"
+
+	"github.com/ibconduit/conduit/internal/plain"
 )
 
 func TestPtrArithmeticStaysWithinOrIsRefused(t *testing.T) {
@@ -51,13 +53,13 @@ func TestSizeofTypesWithoutPointers(t *testing.T) {
 		A int
 		B [2]struct{ S string }
 	}
-	if !pointerFree[good]() || !pointerFree[uintptr]() || !pointerFree[struct{}]() {
+	if !plain.Is[good]() || !plain.Is[uintptr]() || !plain.Is[struct{}]() {
 		t.Error("a type without pointers is refused")
 	}
-	if pointerFree[bad]() || pointerFree[*int]() || pointerFree[[]int]() || pointerFree[any]() || pointerFree[unsafe.Pointer]() || pointerFree[map[int]int]() {
+	if plain.Is[bad]() || plain.Is[*int]() || plain.Is[[]int]() || plain.Is[any]() || plain.Is[unsafe.Pointer]() || plain.Is[map[int]int]() {
 		t.Error("a type with pointers is taken")
 	}
-	if err := typeError[bad](); err == nil || err.Error() != "conduit: conduit.bad cannot be transferred: T.B[0].S (string) holds a pointer" {
+	if err := TypeErr[bad](); err == nil || err.Error() != "conduit: global.bad cannot be transferred: T.B[0].S (string) holds a pointer" {
 		t.Errorf("message: %v", err)
 	}
 }

@@ -1,11 +1,13 @@
-package conduit
+package arrays
 
 import (
 	"cmp"
 	"slices"
 	"unsafe"
 
+	"github.com/ibconduit/conduit/cache"
 	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/global"
 )
 
 // Slices of arrays, and strided and indexed transfers, are many pieces. Those that follow each
@@ -20,6 +22,8 @@ const (
 	packBelow = 16 << 10
 	// packMost is how many bytes of packed pieces one chain has at most: a worker keeps a buffer.
 	packMost = 1 << 20
+	// packLeast is the least size of that buffer.
+	packLeast = 4096
 )
 
 // piece is memory, and which bytes of a rank's segment belong there.
@@ -30,7 +34,7 @@ type piece struct {
 }
 
 func pieceOf[T any](p Ptr[T], mem []T) piece {
-	return piece{node: p.node, off: p.off, mem: bytesOf(mem)}
+	return piece{node: global.Node(p), off: p.Offset(), mem: global.Bytes(mem)}
 }
 
 func comparePieces(a, b piece) int {
@@ -41,19 +45,59 @@ func opOf(kind fabric.Kind) string { return (&fabric.Piece{Kind: kind}).Op() }
 
 func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// transfers are what a worker needs for pieces.
-type transfers struct {
-	w       *Worker
+// Worker is the worker that transfers go through. Places are global pointers: a [global.Node] and
+// an offset in the user region of its rank.
+type Worker interface {
+	// Check is what is wrong with n bytes at a place. Valid reports at once that nothing is, or that
+	// only Check knows.
+	Check(op string, node uint32, off, n uint64) error
+	Valid(node uint32, off, n uint64) bool
+
+	// Copy transfers bytes of memory that is mapped here, and reports whether it is.
+	Copy(kind fabric.Kind, node uint32, off uint64, mem []byte) (mapped bool, err error)
+	// Start begins a transfer. It is complete where the handle is [fabric.Done].
+	Start(kind fabric.Kind, node uint32, off uint64, mem []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error)
+	Wait(l fabric.Lane, h fabric.Handle) error
+	// Chain has the transfers that start begins posted together, or when the chain ends that the
+	// worker is in. What a cache combines it does not hold back.
+	Chain(kind fabric.Kind, start func() error) error
+
+	// Gathers reports whether a gather that begins at a place goes through a cache, Remote whether the
+	// cache has operations on its rank. Gather reads n bytes at each of the places.
+	Gathers(node uint32, off uint64) bool
+	Remote(node uint32) bool
+	Gather(places []cache.Place, n int, dst []byte) error
+}
+
+// Transfers are what a worker keeps for pieces.
+type Transfers struct {
+	w       Worker
+	job     Job
+	seg     []byte // this rank's
+	copyMax int    // bytes that networks copy anyway
+
+	kind    fabric.Kind
 	list    []piece
+	left    []piece      // of list: not started
+	start   func() error // startChain, bound once: a transfer allocates nothing
 	started []run
 	buf     []byte // of packed runs
 	used    int    // of buf
 	packed  int    // bytes of packed runs of this chain
+	places  []cache.Place
+}
+
+// NewTransfers are those of a worker of a job, whose networks copy puts of up to copyMax bytes.
+func NewTransfers(j Job, w Worker, copyMax int) *Transfers {
+	t := &Transfers{w: w, job: j, seg: j.Segment(), copyMax: copyMax}
+	t.start = t.startChain
+	return t
 }
 
 // run is pieces that follow each other at a rank, and the request that carries them out.
 type run struct {
-	Pending
+	lane   fabric.Lane
+	h      fabric.Handle
 	pieces []piece
 	packed []byte // where they lie meanwhile, if they do not follow each other in memory
 }
@@ -61,35 +105,36 @@ type run struct {
 // transfer gets or puts pieces until next has no more, in chains, and waits for all of them. Pieces
 // go in the order of their places: those to one rank are one doorbell, as far as the queue has
 // room. After an error it starts no more, and waits for those that it has started.
-func transfer(w *Worker, kind fabric.Kind, next func() (x piece, more bool)) (first error) {
-	t := &w.transfers
-	t.w = w
+func (t *Transfers) transfer(kind fabric.Kind, next func() (x piece, more bool)) (first error) {
+	t.kind = kind
 	for more := true; more && first == nil; {
-		if more, first = t.collect(kind, next); first != nil {
+		if more, first = t.collect(next); first != nil {
 			break
 		}
-		for left := t.list; len(left) > 0 && first == nil; {
-			start := func() (err error) {
-				left, err = t.start(kind, left)
-				return err
-			}
-			if w.inChain || kind == fabric.KindPut && w.fences.caches() { // the waits below post, or the cache combines
-				first = start()
-			} else {
-				first = w.Chain(start)
-			}
-			first = cmp.Or(first, t.finish(kind))
+		for t.left = t.list; len(t.left) > 0 && first == nil; {
+			first = t.w.Chain(kind, t.start)
+			first = cmp.Or(first, t.finish())
 		}
 		clear(t.list)
 	}
 	if first != nil { // the network may still use the buffer
-		*t = transfers{}
+		t.list, t.left, t.started = nil, nil, nil
+		t.buf, t.used, t.packed = nil, 0, 0
 	}
 	return first
 }
 
+// do transfers one piece.
+func (t *Transfers) do(kind fabric.Kind, x piece, f fabric.Flag) error {
+	l, h, err := t.w.Start(kind, x.node, x.off, x.mem, f)
+	if err != nil || h == fabric.Done {
+		return err
+	}
+	return t.w.Wait(l, h)
+}
+
 // collect lists pieces in the order of their places. What is mapped here is copied at once.
-func (t *transfers) collect(kind fabric.Kind, next func() (x piece, more bool)) (more bool, err error) {
+func (t *Transfers) collect(next func() (x piece, more bool)) (more bool, err error) {
 	t.list = t.list[:0]
 	sorted := true
 	for more = true; more && len(t.list) < maxPieces; {
@@ -97,10 +142,9 @@ func (t *transfers) collect(kind fabric.Kind, next func() (x piece, more bool)) 
 		if x, more = next(); !more {
 			break
 		}
-		if t.w.mapped(x.node, x.off, uint64(len(x.mem))) != nil {
-			if err := startPiece(t.w, kind, x).err; err != nil {
-				return false, err
-			}
+		if mapped, err := t.w.Copy(t.kind, x.node, x.off, x.mem); err != nil {
+			return false, err
+		} else if mapped {
 			continue
 		}
 		sorted = sorted && (len(t.list) == 0 || comparePieces(t.list[len(t.list)-1], x) <= 0)
@@ -112,23 +156,23 @@ func (t *transfers) collect(kind fabric.Kind, next func() (x piece, more bool)) 
 	return more, nil
 }
 
-// start starts the pieces of one chain, and returns those that there was no room for.
-func (t *transfers) start(kind fabric.Kind, list []piece) (left []piece, err error) {
-	for full := false; len(list) > 0 && !full; {
+// startChain starts the pieces of one chain. There may be no room for all that are left.
+func (t *Transfers) startChain() error {
+	for full := false; len(t.left) > 0 && !full; {
 		var n, bytes int
 		var packed bool
-		n, bytes, packed, full = t.nextRun(list)
-		if err := t.startRun(kind, list[:n], bytes, packed); err != nil {
-			return nil, err
+		n, bytes, packed, full = t.nextRun(t.left)
+		if err := t.startRun(t.left[:n], bytes, packed); err != nil {
+			return err
 		}
-		list = list[n:]
+		t.left = t.left[n:]
 	}
-	return list, nil
+	return nil
 }
 
 // nextRun is how many pieces at the begin of a list are one run, and their bytes. Packed: they do
 // not follow each other in memory. Full: there is no room for more packed pieces.
-func (t *transfers) nextRun(list []piece) (n, bytes int, packed, full bool) {
+func (t *Transfers) nextRun(list []piece) (n, bytes int, packed, full bool) {
 	small := true
 	for ; n < len(list); n++ {
 		x := &list[n]
@@ -153,22 +197,21 @@ func (t *transfers) nextRun(list []piece) (n, bytes int, packed, full bool) {
 
 // packs reports whether a piece may be packed. From and to the segment networks move all but small
 // puts without a copy.
-func (t *transfers) packs(mem []byte) bool {
-	if len(mem) <= t.w.job.networks.copyMax {
+func (t *Transfers) packs(mem []byte) bool {
+	if len(mem) <= t.copyMax {
 		return true
 	}
-	seg := t.w.job.seg.User()
-	return len(mem) < packBelow && addressOf(mem)-addressOf(seg) >= uintptr(len(seg))
+	return len(mem) < packBelow && addressOf(mem)-addressOf(t.seg) >= uintptr(len(t.seg))
 }
 
 // startRun starts the request of a run.
-func (t *transfers) startRun(kind fabric.Kind, all []piece, bytes int, packed bool) error {
+func (t *Transfers) startRun(all []piece, bytes int, packed bool) error {
 	x := all[0]
 	r := run{pieces: all}
 	if packed {
 		r.packed = t.room(bytes)
 		x.mem = r.packed
-		if kind == fabric.KindPut {
+		if t.kind == fabric.KindPut {
 			at := 0
 			for i := range all {
 				at += copy(r.packed[at:], all[i].mem)
@@ -177,17 +220,18 @@ func (t *transfers) startRun(kind fabric.Kind, all []piece, bytes int, packed bo
 	} else {
 		x.mem = unsafe.Slice(unsafe.SliceData(x.mem), bytes) // of the caller's one slice
 	}
-	if r.Pending = startPiece(t.w, kind, x); r.err != nil {
-		return r.err
+	var err error
+	if r.lane, r.h, err = t.w.Start(t.kind, x.node, x.off, x.mem, 0); err != nil {
+		return err
 	}
 	t.started = append(t.started, r)
 	return nil
 }
 
 // room is bytes of the buffer. One that is too small serves the runs that have it to their end.
-func (t *transfers) room(n int) []byte {
+func (t *Transfers) room(n int) []byte {
 	if len(t.buf)-t.used < n {
-		t.buf, t.used = make([]byte, min(max(n, 2*len(t.buf), scratchMin), packMost)), 0
+		t.buf, t.used = make([]byte, min(max(n, 2*len(t.buf), packLeast), packMost)), 0
 	}
 	b := t.buf[t.used : t.used+n : t.used+n]
 	t.used += n
@@ -196,11 +240,14 @@ func (t *transfers) room(n int) []byte {
 }
 
 // finish waits for all runs of a chain.
-func (t *transfers) finish(kind fabric.Kind) (first error) {
+func (t *Transfers) finish() (first error) {
 	for i := range t.started {
 		r := &t.started[i]
-		err := r.Pending.finish()
-		if err == nil && r.packed != nil && kind == fabric.KindGet {
+		var err error
+		if r.h != fabric.Done {
+			err = t.w.Wait(r.lane, r.h)
+		}
+		if err == nil && r.packed != nil && t.kind == fabric.KindGet {
 			at := 0
 			for k := range r.pieces {
 				at += copy(r.pieces[k].mem, r.packed[at:])
@@ -211,13 +258,4 @@ func (t *transfers) finish(kind fabric.Kind) (first error) {
 	clear(t.started)
 	t.started, t.used, t.packed = t.started[:0], 0, 0
 	return first
-}
-
-// startPiece starts an operation.
-func startPiece(w *Worker, kind fabric.Kind, x piece) Pending {
-	p := Ptr[byte]{node: x.node, off: x.off}
-	if kind == fabric.KindPut {
-		return putSlice(w, p, x.mem, 0)
-	}
-	return getSlice(w, x.mem, p, 0)
 }

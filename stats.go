@@ -1,0 +1,78 @@
+package conduit
+
+import (
+	"sync/atomic"
+
+	"github.com/ibconduit/conduit/fabric"
+)
+
+// Stats are counters by network name.
+type Stats map[string]fabric.Counters
+
+func (s Stats) add(name string, c fabric.Counters) { s[name] = s[name].Add(c) }
+
+func (s Stats) merge(o Stats) {
+	for name, c := range o {
+		s.add(name, c)
+	}
+}
+
+// Stats are the worker's counters. It may be called from any goroutine, until
+// Close.
+func (w *Worker) Stats() Stats {
+	w.job.workers.mu.Lock()
+	defer w.job.workers.mu.Unlock()
+	return statsOf(w)
+}
+
+// statsOf are those of a worker. The lock of the job's workers is held.
+func statsOf(w *Worker) Stats {
+	s := (&lanes{w.job, w.lanes}).stats()
+	if w.direct != nil {
+		s.add(FabricSHM, w.direct.load())
+	}
+	return s
+}
+
+// Stats sums the counters of all workers, open and closed, and of the job's own operations.
+func (j *Job) Stats() Stats {
+	j.workers.mu.Lock()
+	defer j.workers.mu.Unlock()
+	s := make(Stats)
+	s.merge(j.workers.retired)
+	for w := range j.workers.open {
+		s.merge(statsOf(w))
+	}
+	for l := range j.workers.parts {
+		s.merge(l.stats())
+	}
+	return s
+}
+
+// stats are those of lanes that are open.
+func (l *lanes) stats() Stats {
+	s := make(Stats)
+	for i, lane := range l.all {
+		s.add(l.job.networks.all[i].Name(), lane.Counters().Load())
+	}
+	return s
+}
+
+// directCounters count what never reached a lane because loads and stores did
+// it. See package offheap for why they are not atomics.
+type directCounters struct {
+	puts, gets, atomics, putBytes, getBytes uint64
+}
+
+func (m *directCounters) load() fabric.Counters {
+	c := fabric.Counters{
+		Puts:     atomic.LoadUint64(&m.puts),
+		Gets:     atomic.LoadUint64(&m.gets),
+		Atomics:  atomic.LoadUint64(&m.atomics),
+		PutBytes: atomic.LoadUint64(&m.putBytes),
+		GetBytes: atomic.LoadUint64(&m.getBytes),
+	}
+	c.Completed = c.Puts + c.Gets + c.Atomics
+	c.Direct = c.Puts + c.Gets
+	return c
+}
