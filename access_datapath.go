@@ -86,8 +86,6 @@ func (w *Worker) putChecked(node uint32, off uint64, src []byte, f fabric.Flag) 
 	if err != nil {
 		return nil, fabric.Done, err
 	}
-	w.fences.hold()
-	defer w.fences.letGo()
 	if w.fences.takes(node, len(src), f) {
 		return nil, fabric.Done, w.fences.cache.Put(w.ctx, int(node)-1, off, src)
 	}
@@ -138,18 +136,26 @@ func (w *Worker) getChecked(node uint32, off uint64, dst []byte, f fabric.Flag) 
 		copy(dst, unsafe.Slice((*byte)(at), len(dst)))
 		return nil, fabric.Done, nil
 	}
-	w.fences.hold()
-	defer w.fences.letGo()
-	if f == fabric.Blocking && w.fences.takes(node, len(dst), f) {
-		return nil, fabric.Done, w.fences.cache.Get(w.ctx, int(node)-1, off, dst)
+	if w.fences.takes(node, len(dst), f) {
+		if f == fabric.Blocking {
+			return nil, fabric.Done, w.fences.cache.Get(w.ctx, int(node)-1, off, dst)
+		}
+		if h, begun, err := w.fences.gets.Begin(int(node)-1, off, dst, f&fabric.Implicit != 0); begun {
+			return w.fences.gets, h, err
+		}
 	}
 	return getPast(w, rt, node, off, dst, f)
 }
 
 // getPast is get of what no cache takes at once. A hit has no part in it.
 func getPast(w *Worker, rt *route, node uint32, off uint64, dst []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
-	if k := w.fences.through(node, len(dst), f); k != nil && f == fabric.Blocking {
-		return nil, fabric.Done, k.get(w.ctx, int(node)-1, off, dst)
+	if k := w.fences.through(node, len(dst), f); k != nil {
+		if f == fabric.Blocking {
+			return nil, fabric.Done, k.get(w.ctx, int(node)-1, off, dst)
+		}
+		if h, begun, err := k.begin(int(node)-1, off, dst, f); begun {
+			return w.fences.gets, h, err
+		}
 	}
 	if err := w.fences.passGet(w.ctx, int(node)-1, off, len(dst)); err != nil {
 		return nil, fabric.Done, err
@@ -339,8 +345,6 @@ func (w *Worker) await(l fabric.Lane, h fabric.Handle) (uint64, error) {
 		}
 		defer w.guard.Exit()
 	}
-	w.fences.hold()
-	defer w.fences.letGo()
 	old, err := l.Wait(w.ctx, h)
 	if err != nil {
 		l.Abandon(h)

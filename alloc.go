@@ -51,9 +51,9 @@ func GlobalAlloc[T any](ctx context.Context, j *Job, count, n int) (Ptr[T], erro
 
 // AllAlloc is GlobalAlloc that all ranks call together with the same arguments: all get the same
 // pointer, or the same error, and may use the memory at once. One broadcast. A rank whose caches
-// could not be released has that error too, beside the pointer: see [Job.Barrier].
+// have writes that were not sent has that error too, beside the pointer: see [Job.Barrier].
 func AllAlloc[T any](ctx context.Context, j *Job, count, n int) (Ptr[T], error) {
-	lost := releaseIdle(ctx, j)
+	lost := j.unsent()
 	p, err := allocBlocks[T](ctx, j, "all alloc", (*heap.Heap).AllAlloc, count, n)
 	return p, withLost(lost, err)
 }
@@ -112,8 +112,8 @@ func freeBy[T any](ctx context.Context, j *Job, op string, all bool, free func(*
 		q = heap.At(p.Rank(), p.Offset()-j.heaps.base)
 	}
 	// What a worker's cache has not written must not be written into the next owner's block.
-	lost = releaseIdle(ctx, j)
-	if errors.Is(lost, ErrConcurrent) && !all {
+	lost = j.unsent()
+	if lost != nil && !all {
 		return nil, lost
 	}
 	return lost, inSegment(free(h, ctx, q), j.heaps.base)
@@ -179,7 +179,7 @@ func (j *Job) VerifySymmetric(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	lost := releaseIdle(ctx, j)
+	lost := j.unsent()
 	return withLost(lost, s.Verify(ctx))
 }
 

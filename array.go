@@ -66,10 +66,10 @@ type Array[T any] = arrays.Array[T]
 // all get it, or the same error; it may be used at once. Its memory is of the shared heaps: it
 // takes as much at each rank as the rank with most elements has, but that of rank 0 only takes none
 // of other ranks. It is not cleared. One all-gather and one broadcast. Errors: those of Alloc; a
-// *MismatchError. A rank whose caches could not be released has that error beside the array: see
-// [Job.Barrier].
+// *MismatchError. A rank whose caches have writes that were not sent has that error beside the
+// array: see [Job.Barrier].
 func NewArray[T any](ctx context.Context, j *Job, n int, how Distribution) (a *Array[T], err error) {
-	lost := releaseIdle(ctx, j)
+	lost := j.unsent()
 	if _, err = heapOf(j, "new array"); err == nil {
 		a, err = arrays.New[T](ctx, arrayJob{j}, n, how)
 	}

@@ -111,7 +111,7 @@ func TestSlicesOfArraysCrossBlocks(t *testing.T) {
 				}
 			}
 		}
-		if err := j.Barrier(ctx); err != nil {
+		if err := w.Barrier(ctx); err != nil {
 			return err
 		}
 		// Each rank writes a share of the elements, and all read all.
@@ -120,11 +120,11 @@ func TestSlicesOfArraysCrossBlocks(t *testing.T) {
 		for k := range src {
 			src[k] = ^value(from + k)
 		}
-		if err := errors.Join(a.PutSlice(w, from, src), j.Barrier(ctx)); err != nil {
+		if err := errors.Join(a.PutSlice(w, from, src), w.Barrier(ctx)); err != nil {
 			return err
 		}
 		dst := make([]uint64, a.Len())
-		if err := errors.Join(a.GetSlice(w, dst, 0), j.Barrier(ctx)); err != nil {
+		if err := errors.Join(a.GetSlice(w, dst, 0), w.Barrier(ctx)); err != nil {
 			return err
 		}
 		for i := range dst {
@@ -169,7 +169,7 @@ func TestIndexedAndStridedElementsOfArrays(t *testing.T) {
 				return fmt.Errorf("one more at stride %d is no error", stride)
 			}
 		}
-		if err := j.Barrier(ctx); err != nil {
+		if err := w.Barrier(ctx); err != nil {
 			return err
 		}
 		// Rank r writes the elements i with i mod ranks = r.
@@ -182,7 +182,7 @@ func TestIndexedAndStridedElementsOfArrays(t *testing.T) {
 		if j.Rank()%2 == 1 && len(src) > 0 {
 			err = a.PutStrided(w, j.Rank(), j.Size(), src)
 		}
-		if err := errors.Join(err, j.Barrier(ctx), a.GetSlice(w, dst, 0), j.Barrier(ctx)); err != nil {
+		if err := errors.Join(err, w.Barrier(ctx), a.GetSlice(w, dst, 0), w.Barrier(ctx)); err != nil {
 			return err
 		}
 		for i := range dst {
@@ -202,7 +202,7 @@ func TestStridedRunsAndIndicesFromAPointer(t *testing.T) {
 		for i := range mine {
 			mine[i] = value(i + j.Rank())
 		}
-		if err := j.Barrier(ctx); err != nil {
+		if err := w.Barrier(ctx); err != nil {
 			return err
 		}
 		to := neighbour(j)
@@ -238,13 +238,13 @@ func TestStridedRunsAndIndicesFromAPointer(t *testing.T) {
 		if err := GetIndexed(w, some[:2], At[uint64](to, 0), []int{0, 1 << 40}); !errors.As(err, &bounds) {
 			return fmt.Errorf("beyond the segment: %w", err)
 		}
-		if err := j.Barrier(ctx); err != nil {
+		if err := w.Barrier(ctx); err != nil {
 			return err
 		}
 		for i := range dst {
 			dst[i] = uint64(i)
 		}
-		if err := errors.Join(PutStrided(w, At[uint64](to, 0), 4, width, dst), PutIndexed(w, At[uint64](to, 0).Add(width-2), []int{1, 0}, dst[:2]), j.Barrier(ctx)); err != nil {
+		if err := errors.Join(PutStrided(w, At[uint64](to, 0), 4, width, dst), PutIndexed(w, At[uint64](to, 0).Add(width-2), []int{1, 0}, dst[:2]), w.Barrier(ctx)); err != nil {
 			return err
 		}
 		for k := range dst {
@@ -255,7 +255,7 @@ func TestStridedRunsAndIndicesFromAPointer(t *testing.T) {
 		if mine[width-1] != 0 || mine[width-2] != 1 {
 			return fmt.Errorf("the indexed elements are %d", mine[width-2:width])
 		}
-		return j.Barrier(ctx)
+		return w.Barrier(ctx)
 	}))
 }
 

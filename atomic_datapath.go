@@ -251,7 +251,7 @@ func (w *Worker) atomic(node uint32, off uint64, a fabric.Atomic, f fabric.Flag)
 // whose word's surroundings the cache has nothing, costs little more than without.
 func atomicFenced(w *Worker, rt *route, node uint32, off uint64, a fabric.Atomic, f fabric.Flag) (old uint64, l fabric.Lane, h fabric.Handle, err error) {
 	s, rank := w.fences, int(node)-1
-	if s.cache == nil || w.inChain || s.epoch != s.job.epoch.Load() || !s.mark.CompareAndSwap(false, true) {
+	if s.cache == nil || w.inChain || s.epoch != s.job.epoch.Load() {
 		return w.atomicChecked(node, off, a, f)
 	}
 	fenced := w.peers[rank].size != 0 || rank == s.job.rank // of mapped memory the fences have nothing
@@ -261,27 +261,22 @@ func atomicFenced(w *Worker, rt *route, node uint32, off uint64, a fabric.Atomic
 		fenced = s.cache.Yielded(rank, off, a.Type.Size())
 	}
 	if !fenced {
-		s.letGo()
 		return w.atomicChecked(node, off, a, f)
 	}
 	if base := w.peers[rank].base; base != nil && rt.cpuAtomics {
 		w.direct.atomics++
-		s.letGo()
 		return applyAtomic(unsafe.Add(base, off), a), nil, fabric.Done, nil
 	}
 	l = w.byNet[rt.amoNet&(maxNetworks-1)]
 	if old, h, err = l.Atomic(rank, w.begin+off, a, f); err != nil {
 		err = inRegion(err, w.begin)
 	}
-	s.letGo()
 	return old, l, h, err
 }
 
 // atomicChecked is atomic where anything is wrong, or there are fences. One that returns a value is
 // a fence itself, any other passes them by, as a put does.
 func (w *Worker) atomicChecked(node uint32, off uint64, a fabric.Atomic, f fabric.Flag) (old uint64, l fabric.Lane, h fabric.Handle, err error) {
-	w.fences.hold()
-	defer w.fences.letGo()
 	rank, n := int(node)-1, a.Type.Size()
 	rt, err := w.check(a.Op.String(), node, off, n)
 	switch {

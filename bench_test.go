@@ -5,13 +5,20 @@ import (
 	"os"
 	"strconv"
 	"testing"
+
+	"github.com/ibconduit/conduit/cache"
 )
 
 func benchmarkOp(b *testing.B, size int, fn func(w *Worker, own []byte, p Ptr[byte]) error) {
-	cfg := Config{Fabric: os.Getenv("IBCONDUIT_FABRIC"), SegmentSize: 4 << 20}
+	cfg := Config{Fabric: os.Getenv("IBCONDUIT_FABRIC")}
 	if cfg.Fabric == "" {
 		cfg.Fabric = FabricSHM
 	}
+	benchmarkConfig(b, cfg, size, fn)
+}
+
+func benchmarkConfig(b *testing.B, cfg Config, size int, fn func(w *Worker, own []byte, p Ptr[byte]) error) {
+	cfg.SegmentSize = 4 << 20
 	err := RunLocalConfig(context.Background(), 2, cfg, func(j *Job) error {
 		ctx := context.Background()
 		if j.Rank() == 1 {
@@ -50,6 +57,26 @@ func BenchmarkGet8(b *testing.B) {
 func BenchmarkFetchAdd(b *testing.B) {
 	q := At[int64](1, 4096)
 	benchmarkOp(b, 8, func(w *Worker, _ []byte, _ Ptr[byte]) error { _, err := FetchAdd(w, q, 1); return err })
+}
+
+// A hit of the line that was read last, through Get: package cache has what of it is the cache's.
+func BenchmarkGetCached(b *testing.B) {
+	q := At[int64](1, 4096)
+	cfg := Config{Fabric: FabricSHM, Cache: &cache.Config{Mapped: true}}
+	benchmarkConfig(b, cfg, 8, func(w *Worker, _ []byte, _ Ptr[byte]) error { _, err := Get(w, q); return err })
+}
+
+func BenchmarkGetAsyncCached(b *testing.B) {
+	q, ctx := At[int64](1, 4096), context.Background()
+	cfg := Config{Fabric: FabricSHM, Cache: &cache.Config{Mapped: true, NoReadahead: true}}
+	benchmarkConfig(b, cfg, 8, func(w *Worker, _ []byte, _ Ptr[byte]) error {
+		if err := w.Acquire(); err != nil { // so that it is no hit
+			return err
+		}
+		p := GetAsync(w, q)
+		_, err := p.Wait(ctx)
+		return err
+	})
 }
 
 func BenchmarkPutSlice(b *testing.B) {

@@ -1,7 +1,6 @@
 package conduit
 
 import (
-	"runtime"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/cache"
@@ -53,7 +52,7 @@ func (f *fences) passes(rank int, off, n uint64, what uint8) bool {
 func getFenced(w *Worker, rt *route, node uint32, off uint64, dst []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
 	s, rank := w.fences, int(node)-1
 	if rt == nil || s.cache == nil || f != fabric.Blocking || w.inChain ||
-		!s.passes(rank, off, uint64(len(dst)), cache.PassGets) || !s.mark.CompareAndSwap(false, true) {
+		!s.passes(rank, off, uint64(len(dst)), cache.PassGets) {
 		return w.getChecked(node, off, dst, f)
 	}
 	if rank != s.job.rank && !s.cache.PassGet(rank, off) {
@@ -61,7 +60,6 @@ func getFenced(w *Worker, rt *route, node uint32, off uint64, dst []byte, f fabr
 	}
 	l := w.byNet[rt.net&(maxNetworks-1)]
 	h, err := l.Get(rank, w.begin+off, dst, f)
-	s.mark.Store(false)
 	return l, h, err
 }
 
@@ -69,7 +67,7 @@ func getFenced(w *Worker, rt *route, node uint32, off uint64, dst []byte, f fabr
 func putFenced(w *Worker, rt *route, node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
 	s, rank := w.fences, int(node)-1
 	if rt == nil || s.cache == nil || f != fabric.Blocking || w.inChain ||
-		!s.passes(rank, off, uint64(len(src)), cache.PassPuts) || !s.mark.CompareAndSwap(false, true) {
+		!s.passes(rank, off, uint64(len(src)), cache.PassPuts) {
 		return w.putChecked(node, off, src, f)
 	}
 	if rank != s.job.rank && !s.cache.PassPut(rank, off) {
@@ -79,28 +77,22 @@ func putFenced(w *Worker, rt *route, node uint32, off uint64, src []byte, f fabr
 	if h != fabric.Done {
 		err = s.cache.FinishPut(w.ctx, h, rank, off, len(src))
 	}
-	s.mark.Store(false)
 	return nil, fabric.Done, err
 }
 
 // getWatched and putWatched are those for which the cache looks whether it would be of use by now.
-// The worker is held.
 
 func getWatched(w *Worker, node uint32, off uint64, dst []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
 	if !w.fences.cache.WatchGet(int(node)-1, off) {
-		w.fences.letGo()
 		return w.getChecked(node, off, dst, f)
 	}
-	defer w.fences.letGo()
 	return nil, fabric.Done, w.fences.cache.GetAround(w.ctx, int(node)-1, off, dst)
 }
 
 func putWatched(w *Worker, node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
 	if !w.fences.cache.WatchPut(int(node)-1, off) {
-		w.fences.letGo()
 		return w.putChecked(node, off, src, f)
 	}
-	defer w.fences.letGo()
 	return nil, fabric.Done, w.fences.cache.PutAround(w.ctx, int(node)-1, off, src)
 }
 
@@ -110,30 +102,6 @@ func (f *fences) hit(node uint32, off uint64, n int) unsafe.Pointer {
 		return nil
 	}
 	return f.cache.Hit(int(node)-1, off, uint64(n))
-}
-
-// hold and letGo mark the worker as in use while it has a cache: all that uses its lanes, or
-// changes what the cache has. A hit need not.
-func (f *fences) hold() {
-	if f == nil || f.kept == nil {
-		return
-	}
-	if !f.mark.CompareAndSwap(false, true) {
-		f.await()
-	}
-}
-
-// await is hold while a collective operation of the job releases the worker.
-func (f *fences) await() {
-	for !f.mark.CompareAndSwap(false, true) {
-		runtime.Gosched()
-	}
-}
-
-func (f *fences) letGo() {
-	if f != nil && f.kept != nil {
-		f.mark.Store(false)
-	}
 }
 
 // stats are the counters of the cache.

@@ -14,11 +14,11 @@ import (
 	"github.com/ibconduit/conduit/coll"
 )
 
-// A rank with a busy worker is told so, and takes part all the same: the others wait for it, and
+// A rank that has not flushed has an error, and takes part all the same: the others wait for it, and
 // have what it has.
-func TestABusyWorkerKeepsNobodyFromSharedMemory(t *testing.T) {
-	for busy := range 2 {
-		t.Run(fmt.Sprintf("rank %d", busy), func(t *testing.T) {
+func TestUnsentWritesKeepNobodyFromMemory(t *testing.T) {
+	for late := range 2 {
+		t.Run(fmt.Sprintf("rank %d", late), func(t *testing.T) {
 			cfg := withHeap(64)
 			cfg.SymmetricSize = 4096
 			onCaches(t, 2, cfg, func(ctx context.Context, j *Job, w *Worker) error {
@@ -59,16 +59,13 @@ func TestABusyWorkerKeepsNobodyFromSharedMemory(t *testing.T) {
 					if err := Put(w, At[uint64](other, own.Offset()), 1); err != nil {
 						return err
 					}
-					var err error
-					if j.Rank() == busy {
-						w.fences.hold() // as a call on another goroutine does
-						err = step.do()
-						w.fences.letGo()
-						if !errors.Is(err, ErrConcurrent) {
-							return fmt.Errorf("%s with a busy worker: %w", step.name, cmp.Or(err, errors.New("no error")))
+					if j.Rank() != late {
+						if err := w.Flush(ctx); err != nil {
+							return err
 						}
-					} else if err = step.do(); err != nil {
-						return fmt.Errorf("%s, rank %d has a busy worker: %w", step.name, busy, err)
+					}
+					if err := step.do(); errors.Is(err, ErrUnsent) != (j.Rank() == late) || err != nil && j.Rank() != late {
+						return fmt.Errorf("%s, rank %d has not flushed: %w", step.name, late, cmp.Or(err, errors.New("no error")))
 					}
 					if p.IsNull() != strings.HasSuffix(step.name, "Value") {
 						return fmt.Errorf("%s: rank %d has no block", step.name, j.Rank())

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/am"
@@ -75,16 +75,19 @@ func TestFencesReachTheCache(t *testing.T) {
 	table, echo, _ := fenceHandlers()
 	for name, meet := range map[string]func(ctx context.Context, j *Job, w *Worker) error{
 		"worker's barrier": func(ctx context.Context, _ *Job, w *Worker) error { return w.Barrier(ctx) },
-		"job's barrier":    func(ctx context.Context, j *Job, _ *Worker) error { return j.Barrier(ctx) },
-		"all-reduce": func(ctx context.Context, j *Job, _ *Worker) error {
-			return AllReduce(ctx, j, make([]int, 1), coll.Sum)
+		"job's barrier": func(ctx context.Context, j *Job, w *Worker) error {
+			return errors.Join(w.Flush(ctx), j.Barrier(ctx))
 		},
-		"all-reduce of a value": func(ctx context.Context, j *Job, _ *Worker) error {
+		"all-reduce": func(ctx context.Context, j *Job, w *Worker) error {
+			return errors.Join(w.Flush(ctx), AllReduce(ctx, j, make([]int, 1), coll.Sum))
+		},
+		"all-reduce of a value": func(ctx context.Context, j *Job, w *Worker) error {
+			lost := w.Flush(ctx)
 			_, err := AllReduceValue(ctx, j, 1, coll.Sum)
-			return err
+			return errors.Join(lost, err)
 		},
-		"all-to-all": func(ctx context.Context, j *Job, _ *Worker) error {
-			return AllToAll(ctx, j, make([]int, j.Size()), make([]int, j.Size()))
+		"all-to-all": func(ctx context.Context, j *Job, w *Worker) error {
+			return errors.Join(w.Flush(ctx), AllToAll(ctx, j, make([]int, j.Size()), make([]int, j.Size())))
 		},
 		"fence": func(ctx context.Context, j *Job, w *Worker) error {
 			return errors.Join(w.Fence(ctx), j.Team().Barrier(ctx))
@@ -155,8 +158,7 @@ func TestNothingIsReadBehindTheEnd(t *testing.T) {
 	})
 }
 
-// Also where the first one waits, or a team with the worker, and the second one asks for what the
-// cache has.
+// Also where the second one asks for what the cache has.
 func TestTwoGoroutinesInOneCacheAreFound(t *testing.T) {
 	if !owner.Checked {
 		t.Skip("calls of a second goroutine are refused with -tags debug only")
@@ -184,77 +186,35 @@ func TestTwoGoroutinesInOneCacheAreFound(t *testing.T) {
 			}
 		}
 		w.exit()
-		word, met := wordOf(j, 64), make(chan error, 1)
-		go func() { met <- w.Waiter().WaitWord(ctx, word, Equal, 1, nil) }() // as an operation of a team does
-		err = errors.Join(err, until(ctx, "a team waits", w.fences.mark.Load))
-		defer time.AfterFunc(10*time.Second, func() { atomic.StoreUint64(word, 1) }).Stop() // if the put waits for it
-		if e := Put(w, p, 1); !errors.Is(e, ErrConcurrent) {
-			err = errors.Join(err, fmt.Errorf("a put beside a team that waits with the worker: %w", e))
-		}
-		atomic.StoreUint64(word, 1)
-		return errors.Join(err, <-met, j.Barrier(ctx))
+		return errors.Join(err, j.Barrier(ctx))
 	})
 }
 
-// A worker with whose lanes a team waits is not released meanwhile: with -race that is a data race.
-func TestAWorkerThatATeamWaitsWithIsInUse(t *testing.T) {
-	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
-		team, err := j.Team().Split(ctx, 0, j.Rank())
-		if err != nil {
-			return err
-		}
-		met := make(chan error, 1)
-		go func() {
-			var err error
-			for range 50 {
-				if e := j.Barrier(ctx); !errors.Is(e, ErrConcurrent) {
-					err = errors.Join(err, e)
+// The others need not wait for a rank that forgot to flush, which learns of which worker.
+func TestUnsentWritesFailTheJobsOperation(t *testing.T) {
+	onCaches(t, 2, Config{Workers: 3}, func(ctx context.Context, j *Job, w *Worker) error {
+		return withWorker(j, func(second *Worker) error {
+			if err := j.Barrier(ctx); err != nil {
+				return err
+			}
+			p, late := At[uint64](1-j.Rank(), 64), j.Rank() == 0
+			if late {
+				if err := errors.Join(Put(w, p, 1), w.Flush(ctx), Put(second, p.Add(1), 1)); err != nil {
+					return err
 				}
 			}
-			met <- err
-		}()
-		for range 50 {
-			for k := range 10 {
-				err = errors.Join(err, PutSlice(w, At[uint64](1-j.Rank(), 4096*uint64(k)), make([]uint64, 10)))
-			}
-			err = errors.Join(err, team.Through(w).Barrier(ctx))
-		}
-		return errors.Join(err, <-met, w.Barrier(ctx))
-	})
-}
-
-// A context is not set while the job releases the worker, which over verbs looks at it for the
-// first connection to a rank: with -race that is a data race.
-func TestAContextIsSetBesideNoRelease(t *testing.T) {
-	onCaches(t, 2, Config{EagerPeers: -1}, func(ctx context.Context, j *Job, w *Worker) error {
-		if err := Put(w, At[uint64](1-j.Rank(), 64), 1); err != nil {
-			return err
-		}
-		met := make(chan error, 1)
-		go func() {
 			err := j.Barrier(ctx)
-			if errors.Is(err, ErrConcurrent) {
-				err = nil
+			if errors.Is(err, ErrUnsent) != late || late && !strings.Contains(err.Error(), "worker 2 ") {
+				return fmt.Errorf("a barrier of the job: %w", err)
 			}
-			met <- err
-		}()
-		w.SetContext(ctx)
-		return errors.Join(<-met, w.Barrier(ctx))
-	})
-}
-
-func TestABusyWorkerIsNotReleased(t *testing.T) {
-	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
-		if err := Put(w, At[uint64](1-j.Rank(), 64), 1); err != nil {
-			return err
-		}
-		w.fences.hold() // as a call on another goroutine does
-		err := j.Barrier(ctx)
-		w.fences.letGo()
-		if !errors.Is(err, ErrConcurrent) {
-			return fmt.Errorf("a barrier of the job: %w", err)
-		}
-		return j.Barrier(ctx)
+			if err := errors.Join(second.Flush(ctx), j.Barrier(ctx)); err != nil {
+				return fmt.Errorf("a barrier after a flush: %w", err)
+			}
+			if v := atomic.LoadUint64(wordOf(j, 9)); (v == 1) == late {
+				return fmt.Errorf("word 9 is %d", v)
+			}
+			return nil
+		})
 	})
 }
 
@@ -337,51 +297,6 @@ func TestACachedGetAllocatesNothing(t *testing.T) {
 			if n > 0 {
 				return fmt.Errorf("%v allocations", n)
 			}
-		}
-		return j.Barrier(ctx)
-	})
-}
-
-// A collective operation of the job releases a worker while another goroutine reads what its cache
-// has: with -race that is no data race.
-func TestABarrierReleasesBesideHits(t *testing.T) {
-	onCaches(t, 2, Config{}, func(ctx context.Context, j *Job, w *Worker) error {
-		other, released := 1-j.Rank(), 0
-		a, b, c := At[uint64](other, 0), At[uint64](other, 4096), At[uint64](other, 65536)
-		for i := range 20 {
-			if err := PutSlice(w, c.Add(8*i), make([]uint64, 8)); err != nil { // a line
-				return err
-			}
-			_, e1 := Get(w, a)
-			_, e2 := Get(w, b)
-			if err := errors.Join(e1, e2); err != nil {
-				return err
-			}
-			met := make(chan error, 1)
-			go func() { met <- j.Barrier(ctx) }()
-			for done := false; !done; {
-				_, e1 := Get(w, a)
-				_, e2 := Get(w, b)
-				if err := errors.Join(e1, e2); err != nil {
-					return err
-				}
-				select {
-				case err := <-met:
-					if err == nil {
-						released++
-					} else if !errors.Is(err, ErrConcurrent) {
-						return err
-					}
-					done = true
-				default:
-				}
-			}
-			if err := w.Flush(ctx); err != nil {
-				return err
-			}
-		}
-		if released == 0 {
-			return errors.New("no barrier has released")
 		}
 		return j.Barrier(ctx)
 	})

@@ -291,8 +291,6 @@ func (w *Worker) Chain(fn func() error) (err error) {
 		w.byNet[i] = &w.chain.lanes[i]
 	}
 	defer func() {
-		w.fences.hold()
-		defer w.fences.letGo()
 		w.inChain = false
 		copy(w.byNet[:], w.lanes)
 		if w.peers == nil {

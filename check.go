@@ -99,6 +99,14 @@ func (k *checks) get(ctx context.Context, rank int, off uint64, dst []byte) erro
 	return err
 }
 
+// begin is get where the caller does not wait, if the cache has a place for it.
+func (k *checks) begin(rank int, off uint64, dst []byte, f fabric.Flag) (h fabric.Handle, begun bool, err error) {
+	if h, begun, err = k.f.gets.Begin(rank, off, dst, f&fabric.Implicit != 0); begun {
+		k.reads(rank, off, len(dst))
+	}
+	return h, begun, err
+}
+
 // compareEvery is of how many hits one is read again, at random.
 const compareEvery = 8
 

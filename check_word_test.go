@@ -158,7 +158,7 @@ func TestTheCheckerKnowsWhoFreesForAll(t *testing.T) {
 		if j.Rank() == 0 {
 			err = Put(w, p.On(1), 8)
 		}
-		return errors.Join(err, j.Barrier(ctx))
+		return errors.Join(err, w.Flush(ctx), j.Barrier(ctx))
 	})
 	if found := f.some(); len(found) > 0 {
 		t.Error(found)

@@ -53,7 +53,9 @@ func collNeeds(c *Config) needs {
 func (j *Job) Team() *coll.Team { return j.coll.All() }
 
 // Barrier blocks until every rank has called it. It does not complete a worker's implicit
-// operations: Flush them first where that matters.
+// operations: Flush them first where that matters. Where a worker of this rank has a cache with
+// writes that were not sent, it returns an error that matches [ErrUnsent] when all have met, as do
+// the other collective operations of a job; [Worker.Barrier] sends them.
 //
 // A rank's death, or the end of ctx while this rank takes part, breaks the team of all ranks
 // (Job.Team): this operation and all later ones of that team fail with an error that matches
@@ -61,7 +63,7 @@ func (j *Job) Team() *coll.Team { return j.coll.All() }
 // dead; then it matches [ErrPeerDown] where that is known. The job goes on, and so do teams of
 // other ranks; the live ranks can go on with the team that Job.Team().Shrink returns.
 func (j *Job) Barrier(ctx context.Context) error {
-	lost := releaseIdle(ctx, j)
+	lost := j.unsent()
 	return withLost(lost, j.collective(j.Team().Barrier(ctx)))
 }
 
@@ -71,19 +73,19 @@ func (j *Job) Barrier(ctx context.Context) error {
 // It fails as Barrier does.
 // It is no barrier: a rank may return before another has called it, as of MPI_Bcast.
 func (j *Job) Broadcast(ctx context.Context, root int, buf []byte) error {
-	lost := releaseIdle(ctx, j)
+	lost := j.unsent()
 	return withLost(lost, j.collective(j.Team().Broadcast(ctx, root, buf)))
 }
 
 // AllGather returns every rank's blob, indexed by rank. Lengths may differ. Together they have at
 // most 4 GiB; with more it fails on every rank, and the job goes on. It fails as Barrier does.
 func (j *Job) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
-	lost := releaseIdle(ctx, j)
+	lost := j.unsent()
 	all, err := j.Team().AllGather(ctx, mine)
 	return all, withLost(lost, j.collective(err))
 }
 
-// withLost joins the errors of what a collective operation released, and its own.
+// withLost joins the error of writes that were not sent, and that of a collective operation.
 func withLost(lost, err error) error {
 	if lost == nil {
 		return err
@@ -122,8 +124,8 @@ func BroadcastValue[T any](ctx context.Context, j *Job, root int, v T) (T, error
 	return v, err
 }
 
-// AllGatherValue returns every rank's v, indexed by rank. A rank whose caches could not be released
-// has that error beside them.
+// AllGatherValue returns every rank's v, indexed by rank. A rank whose caches have writes that
+// were not sent has that error beside them.
 func AllGatherValue[T any](ctx context.Context, j *Job, v T) ([]T, error) {
 	if !pointerFree[T]() {
 		return nil, typeError[T]()

@@ -13,7 +13,7 @@ func AllReduceValue[T any](ctx context.Context, j *Job, v T, op func(dst, src []
 	if !pointerFree[T]() {
 		return v, typeError[T]()
 	}
-	lost := releaseIdle(ctx, j)
+	lost := j.unsent()
 	err := j.collective(coll.AllReduce(ctx, j.Team(), unsafe.Slice(&v, 1), op))
 	return v, withLost(lost, err)
 }
@@ -21,13 +21,13 @@ func AllReduceValue[T any](ctx context.Context, j *Job, v T, op func(dst, src []
 // AllReduce replaces every rank's buf by the ranks' buffers reduced with op, element by element:
 // coll.AllReduce on the team of all ranks. The other operations on data are used as it is, on
 // Job.Team(): coll.Reduce, Scan, ExScan, AllGather, Scatter, Gather, those with counts
-// (coll.AllToAllV), and those that are started (coll.StartAllReduce). They release no worker, see
-// "Fences and parts".
+// (coll.AllToAllV), and those that are started (coll.StartAllReduce). They do not mind
+// writes that were not sent, see "Fences and parts".
 func AllReduce[T any](ctx context.Context, j *Job, buf []T, op func(dst, src []T)) error {
 	if !pointerFree[T]() {
 		return typeError[T]()
 	}
-	lost := releaseIdle(ctx, j)
+	lost := j.unsent()
 	return withLost(lost, j.collective(coll.AllReduce(ctx, j.Team(), buf, op)))
 }
 
@@ -36,6 +36,6 @@ func AllToAll[T any](ctx context.Context, j *Job, dst, src []T) error {
 	if !pointerFree[T]() {
 		return typeError[T]()
 	}
-	lost := releaseIdle(ctx, j)
+	lost := j.unsent()
 	return withLost(lost, j.collective(coll.AllToAll(ctx, j.Team(), dst, src)))
 }

@@ -96,8 +96,8 @@
 //	Worker.Flush, Worker.Close                         release  -
 //	Worker.Acquire                                     -        acquire
 //	Worker.Fence                                       release  acquire
-//	Job.Barrier, Broadcast, AllGather, Free, AllFree   release  acquire (see below)
-//	AllReduce, AllReduceValue, AllToAll of a Job       release  acquire (see below)
+//	Job.Barrier, Broadcast, AllGather, Free, AllFree   -        acquire (see below)
+//	AllReduce, AllReduceValue, AllToAll of a Job       -        acquire (see below)
 //	any other operation of a coll.Team                 -        acquire (see below)
 //	Worker.WaitUntil                                   release  acquire
 //	Worker.Barrier, Broadcast, AllGather               release  acquire
@@ -112,7 +112,7 @@
 //	SendPayload through a worker                       release  -
 //	Poll, Chain, Wait and Test of a put or get         -        -
 //
-// An atomic, or a Job's operation, releases what the part keeps, and does not complete what the
+// An atomic releases what the part keeps, and does not complete what the
 // worker has begun without waiting (PutNBI, Add), as in a job without a part: Flush does. An atomic
 // that was started acquires when its value is there: in Wait or Test, or at once; so does a Flush
 // that completes it. A release that fails is the operation's error, and the operation does not
@@ -122,6 +122,9 @@
 // tell it which bytes they write or read (Fences.Direct). A large payload releases again before it
 // is written.
 //
+// When a call through a worker has ended, the workers of its rank acquire at their next access: any
+// goroutine may learn of the end. So do a lease's.
+//
 // What else goes through no worker cannot release or acquire for one. This rank may have learned of
 // what others wrote when a handler, or a function of an [am.Receiver], begins, when it has ended,
 // and when a collective operation has: each worker acquires at its next access that could tell.
@@ -129,8 +132,9 @@
 // Who replies later, by an [am.DeferredReply], or calls through a Job or an endpoint, flushes the
 // worker before.
 //
-// A collective operation of a Job, and Free, release the workers that are not in use: of one that
-// is the writes may be kept, and the operation returns [ErrConcurrent], but takes place.
+// A collective operation of a Job releases no worker. Where one of this rank has writes that were
+// not sent, it takes place, as the others wait for it, and returns [ErrUnsent]; Free does not free.
+// Flush before it, or use the Worker's Barrier, Broadcast or AllGather, which fence.
 //
 // The cache for remote data is such a part ([Config].Cache). With it puts complete with releases
 // only, whatever their own documentation says, and gets return what the worker has read since it

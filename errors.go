@@ -55,6 +55,10 @@ var (
 	// ErrConcurrent is returned in the debug build to the second goroutine in
 	// a Worker.
 	ErrConcurrent = owner.ErrConcurrent
+	// ErrUnsent is that a worker's cache has writes that were not sent when a collective operation of
+	// the job begins. The operation takes place all the same; the error names the worker by its number
+	// among those that the rank has opened, from 1. Free does not free then.
+	ErrUnsent = errors.New("writes that were not sent: call its Flush before an operation of the job, or a form of the worker that fences")
 	// ErrNullPtr is returned for a null global pointer.
 	ErrNullPtr = errors.New("conduit: null global pointer")
 	// ErrNoSharedMemory matches every *NoMemoryError.

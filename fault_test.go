@@ -83,7 +83,7 @@ func TestWrongOperationsAreRefused(t *testing.T) {
 		if err := Put(w, At[int64](1-j.Rank(), 0), 5); err != nil {
 			return err
 		}
-		return j.Barrier(ctx)
+		return w.Barrier(ctx)
 	}))
 }
 

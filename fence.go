@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"slices"
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/cache"
@@ -15,17 +15,16 @@ import (
 // fences are what a worker asks of the part that keeps bytes of other ranks for it. Without one
 // they are nil and do nothing; see "Fences and parts" in the package comment.
 type fences struct {
-	part   env.Fences
-	cache  *cache.Cache // that is the part, or nil: puts and gets go through it
-	w      *Worker
-	job    *Job
-	begun  bool         // an atomic that returns a value, since the last flush
-	mark   atomic.Bool  // a call is inside the worker, or releases it for the job
-	epoch  uint64       // of the job, when the worker acquired last
-	offs   []uint64     // of a prefetch
-	kept   *cache.Cache // the cache, also where a fence checker is in front of it
-	check  *checks      // nil: there is no fence checker
-	waiter waiter       // see Worker.Waiter
+	part  env.Fences
+	cache *cache.Cache // that is the part, or nil: puts and gets go through it
+	w     *Worker
+	job   *Job
+	begun bool         // an atomic that returns a value, since the last flush
+	epoch uint64       // of the job, when the worker acquired last
+	offs  []uint64     // of a prefetch
+	kept  *cache.Cache // the cache, also where a fence checker is in front of it
+	gets  *cache.Gets  // that do not wait; nil without a cache
+	check *checks      // nil: there is no fence checker
 }
 
 // openFences makes the fences of a worker whose lanes are open.
@@ -33,14 +32,15 @@ func openFences(w *Worker) (*fences, error) {
 	if w.job.needs.fences == nil {
 		return nil, nil
 	}
-	f := &fences{w: w, job: w.job, epoch: w.job.epoch.Load(), waiter: waiter{w.held.Waiter(), nil}}
-	f.waiter.f = f
+	f := &fences{w: w, job: w.job, epoch: w.job.epoch.Load()}
 	var err error
 	if f.part, err = w.job.needs.fences(view{w.job}, w); err != nil {
 		return nil, err
 	}
 	f.cache, _ = f.part.(*cache.Cache)
-	f.kept = f.cache
+	if f.kept = f.cache; f.kept != nil {
+		f.gets = cache.NewGets(f.kept)
+	}
 	f.openChecks()
 	return f, nil
 }
@@ -65,7 +65,11 @@ func (f *fences) release(ctx context.Context) error {
 	if err := f.w.chain.postOpen(); err != nil {
 		return err
 	}
-	return f.releasePart(ctx)
+	err := f.part.Release(ctx)
+	if err == nil {
+		f.check.released()
+	}
+	return err
 }
 
 // deliver is the release before an atomic: of what the part keeps. What the worker has begun
@@ -80,25 +84,6 @@ func (f *fences) deliver(ctx context.Context) error {
 	err := f.kept.Deliver(ctx)
 	if err == nil {
 		f.check.delivered()
-	}
-	return err
-}
-
-func (f *fences) releasePart(ctx context.Context) error {
-	err := f.part.Release(ctx)
-	if err == nil {
-		f.check.released()
-	}
-	return err
-}
-
-// releaseBeside is releasePart by a goroutine that need not be the worker's.
-func (f *fences) releaseBeside(ctx context.Context) error {
-	err := f.kept.ReleaseBeside(ctx)
-	if err == nil {
-		f.check.delivered() // no more: where nothing is unsent what is implicit is not waited for
-	} else {
-		f.job.learned()
 	}
 	return err
 }
@@ -119,18 +104,19 @@ func (f *fences) fetches() {
 	}
 }
 
+// finish ends the gets that the cache has begun.
+func (f *fences) finish(ctx context.Context) error {
+	if f == nil || f.gets == nil {
+		return nil
+	}
+	return inRegion(f.gets.Flush(ctx), f.w.begin)
+}
+
 func (f *fences) flushed(err error) {
 	if f != nil && f.begun {
 		f.begun = err != nil
 		f.acquire()
 	}
-}
-
-// learn is acquire outside of a call of the worker.
-func (f *fences) learn() {
-	f.hold()
-	f.acquire()
-	f.letGo()
 }
 
 // catchUp acquires if the job has learned something since the worker did.
@@ -185,32 +171,28 @@ func (j *Job) learned() {
 	}
 }
 
-// releaseIdle releases the workers whose caches have writes that were not sent, before a collective
-// operation of the job. One that is in use in that moment is not released: ErrConcurrent.
-func releaseIdle(ctx context.Context, j *Job) error {
+// unsent is the error of a collective operation of the job for the workers whose caches have writes
+// that were not sent: only who uses a worker may send them.
+func (j *Job) unsent() error {
 	if j.needs.fences == nil {
 		return nil
 	}
-	var unsent []*fences
+	var numbers []int
 	j.workers.mu.Lock()
 	for w := range j.workers.open {
 		switch f := w.fences; {
 		case f == nil || f.kept == nil:
 		case f.kept.Unsent() > 0:
-			unsent = append(unsent, f)
+			numbers = append(numbers, w.number)
 		default:
 			f.check.delivered()
 		}
 	}
 	j.workers.mu.Unlock()
 	var errs []error
-	for _, f := range unsent {
-		if f.mark.CompareAndSwap(false, true) {
-			errs = append(errs, f.releaseBeside(ctx))
-			f.mark.Store(false)
-		} else {
-			errs = append(errs, fmt.Errorf("conduit: a worker has writes that were not sent: %w", ErrConcurrent))
-		}
+	slices.Sort(numbers)
+	for _, n := range numbers {
+		errs = append(errs, fmt.Errorf("conduit: worker %d has %w", n, ErrUnsent))
 	}
 	return errors.Join(errs...)
 }
@@ -241,11 +223,12 @@ func (f fencer) Request(ctx context.Context, v am.Via, rank int, off uint64, n i
 	return nil
 }
 
-// Reply acquires for the worker that the call went through.
+// Reply has workers acquire at their next access, that which the call went through among them: any
+// goroutine may learn that a call that was started has ended.
 func (f fencer) Reply(v am.Via, rank int, err error) {
 	word(f).Reply(v, rank, err)
-	if w, ok := v.(*Worker); ok && w.peers != nil {
-		w.fences.learn()
+	if _, ok := v.(*Worker); ok {
+		f.j.learned()
 	}
 }
 

@@ -219,7 +219,7 @@ func (p *PendingSet) lease(done bool, err error) (*Lease, error) {
 	if err != nil || !done {
 		return nil, err
 	}
-	p.w.fences.learn()
+	p.w.job.learned()
 	return &Lease{p.w, p.set}, nil
 }
 

@@ -193,8 +193,8 @@ func shifted(p heap.Ptr, base uint64) heap.Ptr {
 	return heap.At(p.Rank(), p.Offset()+base)
 }
 
-// heapTeam is the team of all ranks for the heaps. It releases no worker: what cannot be released
-// must not end an operation of several steps between two of them. Who calls the heaps releases.
+// heapTeam is the team of all ranks for the heaps. It does not mind writes that were not sent: they
+// must not end an operation of several steps between two of them. Who calls the heaps looks.
 type heapTeam struct{ j *Job }
 
 func (t heapTeam) Broadcast(ctx context.Context, root int, buf []byte) error {

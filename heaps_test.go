@@ -149,7 +149,7 @@ func TestAnyRankUsesAndFreesABlock(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if err := Put(w, all.On(neighbour(j)), uint64(1000+j.Rank())); err != nil { // before others return from AllAlloc
+			if err := errors.Join(Put(w, all.On(neighbour(j)), uint64(1000+j.Rank())), w.Flush(ctx)); err != nil { // before others return from AllAlloc
 				return err
 			}
 			offs, err := AllGatherValue(ctx, j, [3]uint64{one.Offset(), many.Offset(), all.Offset()})
@@ -166,7 +166,7 @@ func TestAnyRankUsesAndFreesABlock(t *testing.T) {
 					return err
 				}
 			}
-			if err := errors.Join(Put(w, theirs, uint64(j.Rank())), j.Barrier(ctx)); err != nil {
+			if err := errors.Join(Put(w, theirs, uint64(j.Rank())), w.Barrier(ctx)); err != nil {
 				return err
 			}
 			for r := range j.Size() {
@@ -183,7 +183,7 @@ func TestAnyRankUsesAndFreesABlock(t *testing.T) {
 			if v, err := Get(w, all.On(j.Rank())); err != nil || v != uint64(1000+left) {
 				return fmt.Errorf("%d in the block of all: %w", v, err)
 			}
-			if err := errors.Join(j.Barrier(ctx), Free(ctx, j, theirs), FreeAsync(ctx, j, shared), AllFree(ctx, j, all), j.Barrier(ctx)); err != nil {
+			if err := errors.Join(w.Barrier(ctx), Free(ctx, j, theirs), FreeAsync(ctx, j, shared), AllFree(ctx, j, all), w.Barrier(ctx)); err != nil {
 				return err
 			}
 			return until(ctx, "all is free", func() bool {
@@ -303,12 +303,12 @@ func TestSymmetricBlocksHaveOneOffset(t *testing.T) {
 			if err != nil || offs[0] != p.Offset() {
 				return fmt.Errorf("block %d at %v, at rank 0 %#x: %w", i, p, offs[0], err)
 			}
-			if err := Put(w, p.On(neighbour(j)), uint64(j.Rank())); err != nil {
+			if err := errors.Join(Put(w, p.On(neighbour(j)), uint64(j.Rank())), w.Flush(ctx)); err != nil {
 				return err
 			}
 			live = append(live, p)
 		}
-		if err := errors.Join(j.VerifySymmetric(ctx), j.Barrier(ctx)); err != nil {
+		if err := errors.Join(j.VerifySymmetric(ctx), w.Barrier(ctx)); err != nil {
 			return err
 		}
 		for _, p := range live {
@@ -316,7 +316,7 @@ func TestSymmetricBlocksHaveOneOffset(t *testing.T) {
 				return fmt.Errorf("%v in %v: %w", s, p, err)
 			}
 		}
-		return j.Barrier(ctx)
+		return w.Barrier(ctx)
 	}))
 }
 
@@ -389,7 +389,7 @@ func heapModel(ctx context.Context, j *Job, w *Worker, ops int) error {
 			for k := range src {
 				src[k] = b.mark + uint64(r)
 			}
-			if err := PutSlice(w, at(b, r), src); err != nil {
+			if err := errors.Join(PutSlice(w, at(b, r), src), w.Flush(ctx)); err != nil {
 				return err
 			}
 		}

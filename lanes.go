@@ -1,7 +1,6 @@
 package conduit
 
 import (
-	"context"
 	"errors"
 
 	"github.com/ibconduit/conduit/env"
@@ -69,24 +68,5 @@ func (w *Worker) Atomic(rank int) fabric.Lane { return w.lanes[w.job.networks.ro
 func (w *Worker) All() []fabric.Lane { return w.lanes }
 
 // Waiter is the lane that polls best while its user waits for a word: that of the last network,
-// which is the slowest. With fences it marks the worker as in use meanwhile.
-func (w *Worker) Waiter() fabric.Lane {
-	if w.fences != nil {
-		return &w.fences.waiter
-	}
-	return w.held.Waiter()
-}
-
-// waiter is the Waiter of a worker with fences.
-type waiter struct {
-	fabric.Lane
-	f *fences
-}
-
-func (l *waiter) WaitWord(ctx context.Context, word *uint64, c Cond, value uint64, stop func() error) error {
-	if err := l.f.w.enter("wait for a word"); err != nil {
-		return err
-	}
-	defer l.f.w.exit()
-	return l.Lane.WaitWord(ctx, word, c, value, stop)
-}
+// which is the slowest.
+func (w *Worker) Waiter() fabric.Lane { return w.held.Waiter() }

@@ -96,7 +96,7 @@ func TestWhoWaitsForMemoryLetsOthersGoOn(t *testing.T) {
 				if r, err = sum.Call(ctx, w, far, i, 1); err == nil && r.Arg(0) != i+1 {
 					err = fmt.Errorf("call %d: %d", i, r.Arg(0))
 				}
-				err = errors.Join(err, Put(w, At[uint64](far, 0), i), j.Barrier(ctx))
+				err = errors.Join(err, Put(w, At[uint64](far, 0), i), w.Flush(ctx), j.Barrier(ctx))
 			}
 			if n := len(ended); n > 0 {
 				err = errors.Join(err, fmt.Errorf("%d waits have ended", n))

@@ -312,13 +312,13 @@ func TestTwoJobsLiveInOneProcess(t *testing.T) {
 						if r, err := name.Call(ctx, j, neighbour(j)); err != nil || r.Arg(0) != job {
 							return fmt.Errorf("job %d was answered by job %d: %w", job, r.Arg(0), err)
 						}
-						if err := errors.Join(Put(w, At[uint64](neighbour(j), 0), 1000*job+i), j.Barrier(ctx)); err != nil {
+						if err := errors.Join(Put(w, At[uint64](neighbour(j), 0), 1000*job+i), w.Barrier(ctx)); err != nil {
 							return err
 						}
 						if v, err := Get(w, At[uint64](j.Rank(), 0)); err != nil || v != 1000*job+i {
 							return fmt.Errorf("job %d reads %d, %w", job, v, err)
 						}
-						if err := j.Barrier(ctx); err != nil {
+						if err := w.Barrier(ctx); err != nil {
 							return err
 						}
 					}

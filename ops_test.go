@@ -24,14 +24,14 @@ func TestEveryRankReadsWhatItsNeighbourPut(t *testing.T) {
 				if err := Put(w, At[triple](right, 72), triple{int32(j.Rank()), [3]float64{1, 2, float64(j.Rank())}, 7}); err != nil {
 					return err
 				}
-				if err := j.Barrier(ctx); err != nil {
+				if err := w.Barrier(ctx); err != nil {
 					return err
 				}
 				v, err := Get(w, At[triple](j.Rank(), 72))
 				if want := (triple{int32(left), [3]float64{1, 2, float64(left)}, 7}); err != nil || v != want {
 					return fmt.Errorf("got %+v, %v, want %+v", v, err, want)
 				}
-				return j.Barrier(ctx)
+				return w.Barrier(ctx)
 			}))
 		}
 	})

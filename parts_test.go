@@ -48,14 +48,14 @@ func TestRegionsLieAtTheSameOffsetsOnAllRanks(t *testing.T) {
 			if err := PutSlice(w, At[byte](to, j.SegmentSize(to)-8), bytes.Repeat([]byte{byte(to + 1)}, 8)); err != nil {
 				return err
 			}
-			if err := j.Barrier(ctx); err != nil {
+			if err := w.Barrier(ctx); err != nil {
 				return err
 			}
 			mine := j.Segment()
 			if want := bytes.Repeat([]byte{byte(j.Rank() + 1)}, 8); !bytes.Equal(mine[len(mine)-8:], want) {
 				return fmt.Errorf("the last bytes are %x, want %x", mine[len(mine)-8:], want)
 			}
-			return j.Barrier(ctx)
+			return w.Barrier(ctx)
 		})
 		for r, err := range errs {
 			if err != nil {

@@ -96,7 +96,7 @@ func slicesAgree[T comparable](ctx context.Context, w *Worker, n int, how Distri
 	for i, p := range a.Mine() {
 		*p = value(i)
 	}
-	if err := j.Barrier(ctx); err != nil {
+	if err := w.Barrier(ctx); err != nil {
 		return err
 	}
 	rng := rand.New(rand.NewPCG(uint64(n), uint64(j.Rank())))
@@ -138,7 +138,7 @@ func slicesAgree[T comparable](ctx context.Context, w *Worker, n int, how Distri
 	for k := range mine {
 		mine[k] = value(from + k)
 	}
-	if err := errors.Join(j.Barrier(ctx), a.PutSlice(w, from, none), j.Barrier(ctx)); err != nil {
+	if err := errors.Join(w.Barrier(ctx), a.PutSlice(w, from, none), w.Barrier(ctx)); err != nil {
 		return err
 	}
 	all := make([]T, n)
@@ -151,7 +151,7 @@ func slicesAgree[T comparable](ctx context.Context, w *Worker, n int, how Distri
 		}
 	}
 	slices.Reverse(mine)
-	if err := errors.Join(j.Barrier(ctx), a.PutStrided(w, max(to-1, 0), -1, mine), j.Barrier(ctx), a.GetSlice(w, all, 0)); err != nil {
+	if err := errors.Join(w.Barrier(ctx), a.PutStrided(w, max(to-1, 0), -1, mine), w.Barrier(ctx), a.GetSlice(w, all, 0)); err != nil {
 		return err
 	}
 	for i, v := range all {
@@ -159,7 +159,7 @@ func slicesAgree[T comparable](ctx context.Context, w *Worker, n int, how Distri
 			return fmt.Errorf("%d elements, %v: element %d is %v after it was put back", n, how, i, v)
 		}
 	}
-	return errors.Join(j.Barrier(ctx), a.Close(ctx))
+	return errors.Join(w.Barrier(ctx), a.Close(ctx))
 }
 
 // Blocks of many sizes: bounced, packed, in several chains, and too large to be packed.

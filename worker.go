@@ -32,6 +32,7 @@ type Worker struct {
 	byNet      [maxNetworks]fabric.Lane // what operations go through: lanes, or in a chain the chain's
 
 	job     *Job
+	number  int             // of those that the job has opened, from 1
 	turn    int             // of the message endpoints
 	ctx     context.Context // bounds blocking calls that take none
 	lanes   []fabric.Lane   // one per network in use, in their order
@@ -81,8 +82,6 @@ func (w *Worker) open() (err error) {
 // one, when Config.QueueDepth requests to the rank or 256 KiB that are copied are in flight. It
 // ends when one of them does, at the latest with the device's retries.
 func (w *Worker) SetContext(ctx context.Context) {
-	w.fences.hold() // a release for the job looks at the lanes' context
-	defer w.fences.letGo()
 	w.ctx = ctx
 	for _, l := range w.lanes {
 		if b, ok := l.(fabric.Bounded); ok {
@@ -115,6 +114,7 @@ func (w *Worker) flush(ctx context.Context) error {
 		}
 	}
 	lost(w.chain.postOpen())
+	lost(w.fences.finish(ctx))
 	for _, l := range w.lanes {
 		if err := l.Flush(ctx); err != nil {
 			lost(inRegion(err, w.begin))
@@ -253,18 +253,11 @@ func (w *Worker) enter(op string) error {
 	if w.peers == nil {
 		return errClosed(op, "worker")
 	}
-	if err := w.guard.Enter(); err != nil {
-		return err
-	}
-	w.fences.hold()
-	return nil
+	return w.guard.Enter()
 }
 
 // exit ends what enter began.
-func (w *Worker) exit() {
-	w.fences.letGo()
-	w.guard.Exit()
-}
+func (w *Worker) exit() { w.guard.Exit() }
 
 // Close completes the worker's operations, bounded by Config.CloseTimeout, and
 // gives its lanes back. It returns the errors that no Flush has reported;
@@ -277,8 +270,6 @@ func (w *Worker) Close() error {
 		return err
 	}
 	defer w.guard.Exit()
-	w.fences.hold()
-	defer w.fences.letGo()
 	ctx, cancel := context.WithTimeout(context.Background(), w.job.cfg.CloseTimeout)
 	defer cancel()
 	err := w.flush(ctx)

@@ -74,9 +74,10 @@ func (j *Job) NewWorker() (*Worker, error) {
 	s.opening++
 	turn := s.opened % j.cfg.MessageEndpoints
 	s.opened++
+	number := s.opened
 	s.mu.Unlock()
 	// Without the lock: a device may take seconds to be done with the lane's last user.
-	w := &Worker{job: j, turn: turn, ctx: j.life, deaths: &j.members.deaths}
+	w := &Worker{job: j, number: number, turn: turn, ctx: j.life, deaths: &j.members.deaths}
 	w.waitStop = w.stopWaiting
 	err := w.open()
 	if err != nil {

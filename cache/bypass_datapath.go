@@ -56,8 +56,7 @@ func (c *observer) regionAt(rank int, off uint64) uint64 {
 }
 
 // Passing is what passes the cache by without a look at it, of n bytes that lie in the rank's
-// memory: PassGets, if PassGet or WatchGet says so, and PassPuts. It may be called while a Release
-// is inside the cache.
+// memory: PassGets, if PassGet or WatchGet says so, and PassPuts.
 func (c *observer) Passing(rank int, off, n uint64) uint8 {
 	if (off^(off+n))>>(c.regionBits&63) != 0 {
 		return 0

@@ -99,7 +99,6 @@ type carrier struct {
 	taken     [16]fabric.Completion
 	pieces    []piece // of the request in progress
 	lost      fabric.Failures
-	beside    bool // a ReleaseBeside is going on
 }
 
 type writer struct {

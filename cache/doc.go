@@ -25,6 +25,8 @@
 //
 // Operations on the same bytes that pass the cache by are announced with Direct.
 //
+// A get that does not wait ([Gets]) is a Get at some time between its begin and its end.
+//
 // # Structure
 //
 // A page is PageSize bytes of a rank, at a multiple of PageSize from Config.Begin; it has lines of

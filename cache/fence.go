@@ -3,7 +3,6 @@ package cache
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 
 	"github.com/ibconduit/conduit/internal/owner"
 )
@@ -17,7 +16,7 @@ func (c *Cache) Acquire() {
 	}
 	c.n.Acquires++
 	c.reads.len = 0
-	if atomic.StoreUint64(&c.epoch, c.epoch+1); c.epoch == always {
+	if c.epoch++; c.epoch == always {
 		c.restart()
 	}
 }
@@ -49,15 +48,6 @@ func (c *Cache) Delivered() bool {
 // *fabric.OpErrors, once. When ctx ends, or has ended, before all is done, it returns the cause:
 // everything has begun then as far as Config.Ring has room, and goes on.
 func (c *Cache) Release(ctx context.Context) error { return c.release(ctx, true) }
-
-// ReleaseBeside is Release by another goroutine than the one that uses the cache, while no other
-// call than Hit, Peek and Acquire is inside it. With an error the cache must acquire before it is
-// read again.
-func (c *Cache) ReleaseBeside(ctx context.Context) error {
-	c.beside = true
-	defer func() { c.beside = false }()
-	return c.release(ctx, true)
-}
 
 // Deliver is Release of what was put through the cache: it does not wait for writes that passed it
 // by, whose bytes it goes on to keep no copies of.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"sync/atomic"
 
 	"github.com/ibconduit/conduit/fabric"
 )
@@ -70,6 +69,14 @@ func (c *carrier) end(k uint16) {
 	c.freeOps = append(c.freeOps, k)
 }
 
+// leave has an operation that was held end by itself.
+func (c *carrier) leave(k uint16) {
+	o := &c.ops[k]
+	if o.held = false; o.done {
+		c.end(k)
+	}
+}
+
 // takeSlot takes a slot for lines of a page; there must be a free one.
 func (c *carrier) takeSlot(o *op, lines uint64, ahead bool) uint16 {
 	s := pop(&c.freeSlots)
@@ -131,12 +138,12 @@ func (c *carrier) arrived(s uint16, err error) {
 	if f.entry != none {
 		if e := &c.entries[f.entry]; e.gen == f.gen {
 			e.wanted &^= f.lines
-			if err == nil && e.epoch >= c.now() {
+			if err == nil && e.epoch >= c.epoch {
 				c.merge(f.entry, s)
 				if f.ahead {
 					e.ready |= f.lines
 				} else {
-					c.validate(e, f.lines)
+					e.valid |= f.lines
 				}
 				return
 			}
@@ -147,13 +154,6 @@ func (c *carrier) arrived(s uint16, err error) {
 		c.unread(f.lines)
 	}
 }
-
-// What Hit, Peek and Acquire share with ReleaseBeside is read and written whole: the lines that can
-// be read, and epochs.
-
-func (c *pages) validate(e *entry, lines uint64) { atomic.StoreUint64(&e.valid, e.valid|lines) }
-
-func (c *pages) now() uint64 { return atomic.LoadUint64(&c.epoch) }
 
 // merge copies the lines of a flight into the page, but for what is dirty there.
 func (c *carrier) merge(i, s uint16) {
@@ -286,11 +286,16 @@ func (c *carrier) inRegion(err error) error {
 // lose keeps the first error of a rank's writes for Release.
 func (c *carrier) lose(err error, rank int) {
 	c.n.Lost++
+	c.lost.Add(failure(err, "put", rank))
+}
+
+// failure is an error as that of an operation.
+func failure(err error, op string, rank int) *fabric.OpError {
 	var failed *fabric.OpError
 	if !errors.As(err, &failed) {
-		failed = &fabric.OpError{Op: "put", Rank: rank, Err: err}
+		failed = &fabric.OpError{Op: op, Rank: rank, Err: err}
 	}
-	c.lost.Add(failed)
+	return failed
 }
 
 // takeLost returns the errors of writes that failed, once.

@@ -3,7 +3,6 @@ package cache
 import (
 	"context"
 	"math/bits"
-	"sync/atomic"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -55,10 +54,10 @@ func (c *reader) hitPage(rank int, off, n uint64) unsafe.Pointer {
 		}
 	}
 	e := &c.entries[i]
-	valid := atomic.LoadUint64(&e.valid)
+	valid := e.valid
 	first := o >> (c.lineShift & 63)
 	up := uint64(bits.TrailingZeros64(^(valid >> first))) // lines from the first on
-	if n > (first+up)<<(c.lineShift&63)-o || atomic.LoadUint64(&e.epoch) < c.epoch || up == 0 {
+	if n > (first+up)<<(c.lineShift&63)-o || e.epoch < c.epoch || up == 0 {
 		return nil
 	}
 	down := uint64(bits.LeadingZeros64(^(valid << (63 - first)))) - 1 // lines before it
@@ -109,9 +108,7 @@ func (c *reader) get(ctx context.Context, rank int, off uint64, dst []byte) erro
 	case n == 0:
 		c.n.GetHits++
 		return nil
-	case len(dst) >= c.cfg.DirectMin || c.isExposed(rank, off, n):
-		return c.getDirect(ctx, rank, off, dst)
-	case len(c.hints) > 0 && c.hintAt(rank, off) == Bypass:
+	case c.passesBy(rank, off, n):
 		return c.getDirect(ctx, rank, off, dst)
 	}
 	c.first = false
@@ -124,25 +121,10 @@ func (c *reader) get(ctx context.Context, rank int, off uint64, dst []byte) erro
 		}
 		again := missed
 		missed = true
-		if !again && c.underway() {
-			c.hitIn(rank, off) // late
-		} else if !again && (len(c.hints) == 0 || c.hintAt(rank, off) == Default) && c.bypasses(rank, off) {
+		if !again && c.bypassed(rank, off) {
 			return c.getDirect(ctx, rank, off, dst)
 		}
-		if err := c.room(ctx, rank, left); err != nil {
-			c.n.GetMisses++
-			return err
-		}
-		k, err := c.post(rank)
-		if err == nil {
-			c.settle(k)
-			if !again {
-				c.readahead(rank, off, uint64(len(dst)))
-			}
-			err = c.finish(ctx, k, dst)
-		}
-		c.unpin()
-		if err != nil {
+		if err := c.bring(ctx, rank, off, left, dst, !again); err != nil {
 			c.n.GetMisses++
 			return err
 		}
@@ -150,14 +132,52 @@ func (c *reader) get(ctx context.Context, rank int, off uint64, dst []byte) erro
 	if missed {
 		c.n.GetMisses++
 	} else {
-		c.n.GetHits++
-		c.hitsSeen++
-		c.hitIn(rank, off)
-		if c.first {
-			c.readahead(rank, off, uint64(len(dst)))
-		}
+		c.found(rank, off, uint64(len(dst)))
 	}
 	return nil
+}
+
+// bring fetches what the pieces of a request lack, of which so many are left, and reads it. With
+// ahead, what will be asked for next is fetched meanwhile.
+func (c *reader) bring(ctx context.Context, rank int, off uint64, left int, dst []byte, ahead bool) error {
+	if err := c.room(ctx, rank, left); err != nil {
+		return err
+	}
+	k, err := c.post(rank)
+	if err == nil {
+		c.settle(k)
+		if ahead {
+			c.readahead(rank, off, uint64(len(dst)))
+		}
+		err = c.finish(ctx, k, dst)
+	}
+	c.unpin()
+	return err
+}
+
+// bypassed reports whether a get that is no hit passes the cache by, and counts it. One that is
+// late, as all that it lacks is on its way, does not.
+func (c *reader) bypassed(rank int, off uint64) bool {
+	if c.underway() {
+		c.hitIn(rank, off)
+		return false
+	}
+	return (len(c.hints) == 0 || c.hintAt(rank, off) == Default) && c.bypasses(rank, off)
+}
+
+// found counts a hit whose pieces were read.
+func (c *reader) found(rank int, off, n uint64) {
+	c.n.GetHits++
+	c.hitsSeen++
+	c.hitIn(rank, off)
+	if c.first {
+		c.readahead(rank, off, n)
+	}
+}
+
+// passesBy reports whether a get of n bytes passes the cache by whatever that has.
+func (c *reader) passesBy(rank int, off, n uint64) bool {
+	return n >= uint64(c.cfg.DirectMin) || c.isExposed(rank, off, n) || len(c.hints) > 0 && c.hintAt(rank, off) == Bypass
 }
 
 // split makes the pieces of a request.
@@ -346,9 +366,7 @@ func (c *reader) finish(ctx context.Context, k uint16, dst []byte) error {
 			err = o.err
 		}
 		if err != nil {
-			if o.held = false; o.done {
-				c.end(k)
-			}
+			c.leave(k)
 			return err
 		}
 		defer c.end(k)
@@ -399,9 +417,14 @@ func (c *carrier) GetAround(ctx context.Context, rank int, off uint64, dst []byt
 	return c.inRegion(err)
 }
 
-// getDirect reads without keeping anything. Own writes that were not sent are laid over it.
+// getDirect is readDirect, counted.
 func (c *reader) getDirect(ctx context.Context, rank int, off uint64, dst []byte) error {
 	c.n.GetsDirect++
+	return c.readDirect(ctx, rank, off, dst)
+}
+
+// readDirect reads without keeping anything. Own writes that were not sent are laid over it.
+func (c *reader) readDirect(ctx context.Context, rank int, off uint64, dst []byte) error {
 	n := uint64(len(dst))
 	bare := c.isBare(rank, off, n)
 	if !bare {

@@ -13,7 +13,7 @@ import (
 func TestTheTestsFindPlantedFaults(t *testing.T) {
 	edit := faulttest.In("cache")
 	faulttest.Suite{Package: "cache", Timeout: time.Minute, Known: true,
-		Run: "^Test(AGet|AFlush|WhatIs|Errors|Streams|NoRank|APrefetch|AClose|Readahead|Strides|WhatPassed)"}.Check(t,
+		Run: "^Test(AGet|AFlush|WhatIs|Errors|Streams|NoRank|APrefetch|AClose|Readahead|Strides|WhatPassed|GetsInFlight)"}.Check(t,
 		faulttest.Fault{
 			Name: "a hash that is not mixed", Found: "probes",
 			Edits: edit("entries_datapath.go", "(key ^ key>>29) * 0x9E3779B97F4A7C15 >> (t.shift & 63)", "key & uint64(len(t.slots)-1)"),
@@ -43,6 +43,14 @@ func TestTheTestsFindPlantedFaults(t *testing.T) {
 			Name: "a prefetch waits for a full ring", Found: "prefetches took|in flight|at most 2",
 			Edits: append(edit("prefetch_datapath.go", "cap(c.pieces) || int(c.ring[rank]) >= c.cfg.Ring {", "cap(c.pieces) || int(c.ring[rank]) > 3*c.cfg.Ring/2+2 {"),
 				edit("prefetch_datapath.go", "i == none || int(c.ring[rank]) >= c.cfg.Ring {", "i == none {")...),
+		},
+		faulttest.Fault{
+			Name: "a get in flight waits for what was evicted", Found: "have not ended",
+			Edits: edit("gets_datapath.go", "\tif c.underway() {", "\tif true {"),
+		},
+		faulttest.Fault{
+			Name: "a get in flight that was abandoned goes on", Found: "was written to",
+			Edits: edit("gets_datapath.go", "\tif x := g.find(h); x != nil {\n\t\tg.end(x)\n\t}\n", ""),
 		},
 		faulttest.Fault{
 			Name: "a fetch is not cut at the end of a rank", Found: "leave the segment|bytes were fetched",

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"sync/atomic"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/fabric"
@@ -288,9 +287,9 @@ func (c *carrier) written(k uint16, err error) {
 		}
 		for line := uint64(0); line<<(c.lineShift&63) <= c.pageMask; line++ {
 			o, n := line<<(c.lineShift&63), c.lineMask+1
-			if err == nil && e.epoch >= c.now() && e.valid>>line&1 == 0 && allBits(m, o, n) {
+			if err == nil && e.epoch >= c.epoch && e.valid>>line&1 == 0 && allBits(m, o, n) {
 				c.dropAhead(e, 1<<line) // what was fetched ahead was not needed
-				c.validate(e, 1<<line)
+				e.valid |= 1 << line
 			}
 		}
 		if e.wanted != 0 { // it may have been read before the write arrived
@@ -307,7 +306,7 @@ func (c *carrier) written(k uint16, err error) {
 func (c *carrier) expire(i uint16) {
 	e := &c.entries[i]
 	e.keep = false
-	if atomic.StoreUint64(&e.epoch, 0); !c.beside && i == c.readOf {
+	if e.epoch = 0; i == c.readOf {
 		c.reads.len = 0
 	}
 }

@@ -24,7 +24,7 @@ import (
 // rings are the packages in which files call each other in a ring, and how many files the largest
 // ring of each has. In all others the calls between files go one way. A number only goes down.
 var rings = map[string]int{
-	".": 24, "am": 11, "bench": 3, "bootstrap": 18, "cache": 11, "cache/fencecheck": 2,
+	".": 8, "am": 11, "bench": 3, "bootstrap": 18, "cache": 11, "cache/fencecheck": 2,
 	"cmd/ibbench": 5, "cmd/ibbench/internal/doctor": 7, "cmd/ibbench/internal/measure": 11, "cmd/ibbench/internal/mr": 4,
 	"cmd/ibbench/internal/peer": 4, "cmd/ibbench/internal/report": 3, "cmd/ibrun": 2,
 	"fabric/ibv": 20, "fabric/shm": 11, "fabric/sim": 13, "flow": 9, "hack/softroce/cmd/vm": 5,
