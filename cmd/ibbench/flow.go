@@ -36,8 +36,8 @@ type flowOutput struct {
 	to report.Tee
 }
 
-// open refuses what no kernel can run with or write to, before anything is measured. drawn says that
-// there is a plot.
+// open refuses what no kernel can run with or write to, before anything is measured. drawn says
+// that there is a plot.
 func (o *flowOutput) open(ctx context.Context, io streams, drawn bool) error {
 	err := io.alone(ctx, "flow starts its ranks on this machine")
 	if o.drawn = drawn; err == nil {
