@@ -6,56 +6,28 @@ import (
 	"math"
 	"math/bits"
 	"slices"
-	"sync"
-	"time"
 	"unsafe"
 
 	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/coll"
-	"github.com/ibconduit/conduit/flow"
-	"github.com/ibconduit/conduit/flow/pressure"
-	"github.com/ibconduit/conduit/internal/offheap"
 	"github.com/ibconduit/conduit/internal/pagepool"
 )
 
-// The arms of FT: how blocks come from part to part in a transpose.
-const (
-	// FTNormal packs and sends all blocks of a rank, and receives all, before it goes on, as
-	// MPI_Alltoall with all messages posted at once: both copies of each block exist at once.
-	FTNormal = "normal"
-	// FTFetch fetches blocks with memory for all of a rank.
-	FTFetch = "fetch"
-	// FTTokens fetches blocks with memory for so many.
-	FTTokens = "tokens"
-)
-
-// FTArms are all arms.
-var FTArms = []string{FTNormal, FTFetch, FTTokens}
+// ftArms are the arms of FT.
+var ftArms = []string{ArmNormal, ArmTokens}
 
 // FTParams are the size of an FT. What is 0 gets its default.
 type FTParams struct {
-	Arm        string // one of FTArms. Default: FTTokens
-	Tokens     int    // blocks that have memory at once, of FTTokens: 1 or more. Default: 4
+	Arm        string // ArmNormal or ArmTokens. Default: ArmTokens
+	Tokens     int    // blocks that have memory at once, of ArmTokens: 1 or more. Default: 4
 	Class      string // of the NAS benchmark: S, W, A or B. Default: S
 	Parts      int    // of a rank ("virtual processors"), a power of 2. Default: 16
 	Iterations int    // 1 to those of the class. Default: as many
 }
 
-// maxTokens is how many sets FT has posted at most: a rank answers 4096 requests of one rank at a
-// time.
-const maxTokens = 4096
-
-const (
-	// ftPackers is how many blocks a rank packs and sends at once to who fetches them. Their buffers
-	// are the rank's own: to wait for memory there could wait for who waits for the block.
-	ftPackers = 4
-	// ftSenders is how many sends of FTNormal are in the library at once.
-	ftSenders = 8
-)
-
 func (p FTParams) complete() (FTParams, error) {
 	if p.Arm == "" {
-		p.Arm = FTTokens
+		p.Arm = ArmTokens
 	}
 	if p.Tokens == 0 {
 		p.Tokens = 4
@@ -71,27 +43,18 @@ func (p FTParams) complete() (FTParams, error) {
 		p.Iterations = len(c.sums)
 	}
 	switch {
-	case !slices.Contains(FTArms, p.Arm):
-		return p, fmt.Errorf("bench: ft: no arm %q; there are %v", p.Arm, FTArms)
+	case !slices.Contains(ftArms, p.Arm):
+		return p, fmt.Errorf("bench: ft: no arm %q; there are %v", p.Arm, ftArms)
 	case !ok:
 		return p, fmt.Errorf("bench: ft: no class %q; there are S, W, A and B", p.Class)
-	case p.Tokens < 1 || p.Tokens > maxTokens:
-		return p, fmt.Errorf("bench: ft: %d tokens: want 1 to %d", p.Tokens, maxTokens)
+	case p.Tokens < 1 || p.Tokens > maxRequests:
+		return p, fmt.Errorf("bench: ft: %d tokens: want 1 to %d", p.Tokens, maxRequests)
 	case p.Parts < 1 || p.Parts&(p.Parts-1) != 0:
 		return p, fmt.Errorf("bench: ft: %d parts of a rank: want a power of 2", p.Parts)
 	case p.Iterations < 1 || p.Iterations > len(c.sums):
 		return p, fmt.Errorf("bench: ft: %d iterations of class %s: want 1 to %d", p.Iterations, p.Class, len(c.sums))
 	}
 	return p, nil
-}
-
-// FTSizes is the memory that a rank needs, in bytes, and what it transfers.
-type FTSizes struct {
-	Persistent int64   // three arrays
-	Block      int64   // what goes from part to part, in whole pages
-	Blocks     int     // that a rank receives from others in a transpose
-	InFlight   int64   // blocks, and blocks that wait to be sent, at the peak: the rank's part
-	Tau        float64 // of FTNormal: InFlight / Persistent
 }
 
 // FT is the kernel of that name of the NAS benchmarks (NAS-95-020): a partial differential equation
@@ -103,36 +66,11 @@ type FT struct {
 	g     ftGrid
 	ranks int
 	me    int
-	free  []func() // of arrays and buffers
 	u     [3][]complex128
-	// packed is what packed blocks had, in bytes, the most at once.
-	packed int64
-	decay  [3][]float64
-	along  [3]*fft
-	job    *conduit.Job
-	w      *conduit.Worker
-	ctx    context.Context
-	life   context.Context // of what other ranks ask for, also before Run
-	end    context.CancelFunc
-
-	asked chan *conduit.FetchRequest
-	all   chan struct{} // all blocks of FTNormal have come
-
-	mu    sync.Mutex
-	phase int   // of the transpose that blocks are of
-	ready []int // the phase that each part has its blocks of
-	later []*conduit.FetchRequest
-	came  map[[2]int]*conduit.Payload // by parts from and to
-}
-
-// FTResult is what one rank found.
-type FTResult struct {
-	Sizes     FTSizes
-	Elapsed   time.Duration // of the iterations
-	Faults    int64         // major faults meanwhile; -1: not known
-	Peak      int64         // bytes of blocks and packed ones, the most at once
-	Received  int64         // of Peak what the library's budget had, at its own peak
-	Checksums []complex128  `json:"-"`
+	decay [3][]float64
+	along [3]*fft
+	phase int       // of the transpose that blocks are of
+	x     *exchange // a block is named by the part that it is fetched from, or comes for, and the other one
 }
 
 // NewFT prepares one rank's part in a job of so many ranks, a power of 2.
@@ -148,9 +86,19 @@ func NewFT(p FTParams, ranks int) (*FT, error) {
 	if !ok {
 		return nil, fmt.Errorf("bench: ft: class %s has too few lines for %d ranks of %d parts", p.Class, ranks, p.Parts)
 	}
-	f := &FT{p: p, g: g, ranks: ranks, asked: make(chan *conduit.FetchRequest, maxTokens), all: make(chan struct{}, 1),
-		ready: make([]int, p.Parts), came: map[[2]int]*conduit.Payload{}}
-	f.life, f.end = context.WithCancel(context.Background())
+	f := &FT{p: p, g: g, ranks: ranks, x: &exchange{name: blockName, arm: p.Arm, tokens: p.Tokens, bytes: 16 * g.block(),
+		pieces: p.Parts * g.p2 * (ranks - 1) / ranks, parts: p.Parts, senders: 8}}
+	f.x.part = func(job *conduit.Job, v, w int) int {
+		if v < 0 || v/p.Parts != job.Rank() || w < 0 || w >= g.p1*g.p2 {
+			return -1
+		}
+		return v % p.Parts
+	}
+	f.x.pack = func(buf []byte, v, w, phase int) {
+		from, fromAxis, toAxis := arrays(phase)
+		f.g.pack(numbers(buf), f.mine(from, v%p.Parts), fromAxis, v, toAxis, w)
+	}
+	f.x.start()
 	for d, n := range g.n {
 		f.decay[d], f.along[d] = decay(n), newFFT(n)
 	}
@@ -159,95 +107,47 @@ func NewFT(p FTParams, ranks int) (*FT, error) {
 
 // Sizes is what the model says: of 3 arrays what other ranks have of one is in flight in a
 // transpose, in two copies.
-func (f *FT) Sizes() FTSizes {
-	s := FTSizes{Persistent: 3 * f.array(), Block: int64(pagepool.Round(uint64(16 * f.g.block()))),
-		Blocks: f.p.Parts * f.g.p2 * (f.ranks - 1) / f.ranks}
-	all := int64(s.Blocks) * s.Block
-	s.Tau = 2 * float64(all) / float64(s.Persistent)
-	switch f.p.Arm {
-	case FTNormal:
-		s.InFlight = 2 * all
-	case FTFetch:
-		s.InFlight = all + ftPackers*s.Block
-	default:
-		s.InFlight = min(int64(f.p.Tokens)*s.Block, all) + ftPackers*s.Block
-	}
-	return s
-}
+func (f *FT) Sizes() Footprint { return f.x.sizes(3 * f.array()) }
 
 // array is a rank's part of an array, in bytes.
 func (f *FT) array() int64 { return int64(pagepool.Round(uint64(16 * f.g.part() * f.p.Parts))) }
 
 // Configure sets the budget and the functions in the configuration of the job.
-func (f *FT) Configure(c *conduit.Config) {
-	s, m := f.Sizes(), &c.Memory
-	all := max(int64(s.Blocks), 1) * s.Block
-	m.Budget = flow.BudgetConfig{Limit: all, Small: -1, Unscheduled: -1, StallAfter: time.Minute}
-	switch f.p.Arm {
-	case FTNormal:
-		m.Payloads = map[string]func(*conduit.Payload){blockName: f.take}
-	case FTTokens:
-		m.Budget.Limit, m.Budget.Messages = min(int64(f.p.Tokens)*s.Block, all), f.p.Tokens
-		fallthrough
-	default:
-		m.Fetches = map[string]func(*conduit.FetchRequest){blockName: f.asks}
-	}
-	m.ReceiveSize = m.Budget.Limit // over verbs it has memory all the time
-}
+func (f *FT) Configure(c *conduit.Config) { f.x.configure(&c.Memory) }
 
 // Run computes on all ranks of the worker's job together, which Configure has configured, and
 // checks the result.
-func (f *FT) Run(ctx context.Context, w *conduit.Worker) (res FTResult, err error) {
-	f.job, f.w, f.me = w.Job(), w, w.Job().Rank()
-	var stop context.CancelFunc
-	f.ctx, stop = context.WithCancel(ctx)
-	var serving sync.WaitGroup
-	defer func() {
-		stop()
-		f.end()
-		serving.Wait()
-		for _, free := range f.free {
-			free()
-		}
-	}()
-	for i := range f.u {
-		b, free, err := offheap.Map(int(f.array()))
-		if err != nil {
-			return res, err
-		}
-		f.u[i], f.free = numbers(b)[:f.g.part()*f.p.Parts], append(f.free, free)
+func (f *FT) Run(ctx context.Context, w *conduit.Worker) (res Usage, err error) {
+	f.me = w.Job().Rank()
+	closes, err := f.x.open(ctx, w)
+	if err != nil {
+		return res, err
 	}
-	if f.p.Arm != FTNormal {
-		all, free, err := f.buffers(ftPackers)
+	defer closes()
+	res.Sizes = f.Sizes()
+	for i := range f.u {
+		b, err := f.x.memory(f.array())
 		if err != nil {
 			return res, err
 		}
-		f.free = append(f.free, free)
-		for _, buf := range all {
-			serving.Go(func() { f.serve(buf) })
-		}
+		f.u[i] = numbers(b)[:f.g.part()*f.p.Parts]
 	}
 	if err := f.begin(); err != nil {
 		return res, fmt.Errorf("bench: ft: %w", err)
 	}
-	if err := w.Barrier(ctx); err != nil {
+	err = f.x.measure(&res, func() error {
+		for i := range f.p.Iterations {
+			sum, err := f.iterate()
+			if err != nil {
+				return fmt.Errorf("bench: ft: iteration %d: %w", i+1, err)
+			}
+			res.Checksums = append(res.Checksums, sum)
+		}
+		return nil
+	})
+	if err != nil {
 		return res, err
 	}
-	probe := pressure.New()
-	first, start := probe.Read().MajorFaults, time.Now()
-	for i := range f.p.Iterations {
-		sum, err := f.iterate()
-		if err != nil {
-			return res, fmt.Errorf("bench: ft: iteration %d: %w", i+1, err)
-		}
-		res.Checksums = append(res.Checksums, sum)
-	}
-	res.Elapsed, res.Sizes = time.Since(start), f.Sizes()
-	if res.Faults = probe.Read().MajorFaults - first; first < 0 {
-		res.Faults = -1
-	}
-	res.Received = f.job.Budget().MemoryStats().MemoryPeak
-	res.Peak = res.Received + f.packed
 	return res, f.verify(res.Checksums)
 }
 
@@ -303,7 +203,7 @@ func (f *FT) iterate() (sum complex128, err error) {
 		sum += f.checksum(l)
 	}
 	both := []float64{real(sum), imag(sum)}
-	err = conduit.AllReduce(f.ctx, f.job, both, coll.Sum)
+	err = conduit.AllReduce(f.x.ctx, f.x.job, both, coll.Sum)
 	n := float64(f.g.points())
 	return complex(both[0]/n, both[1]/n), err
 }
@@ -359,25 +259,6 @@ func (f *FT) turn(to int, toAxis axis, from int, fromAxis axis) {
 // numbers are whole pages as complex numbers.
 func numbers(b []byte) []complex128 {
 	return unsafe.Slice((*complex128)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/16)
-}
-
-func bytesOfNumbers(c []complex128) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(c))), 16*len(c))
-}
-
-// buffers is memory for so many packed blocks, and what gives it back. It is not taken before it is
-// used: the kernel ends who takes much at once in a small group.
-func (f *FT) buffers(n int) (all [][]complex128, free func(), err error) {
-	block := int(f.Sizes().Block)
-	mem, free, err := offheap.Map(max(n, 1) * block)
-	if err != nil {
-		return nil, nil, err
-	}
-	f.packed = max(f.packed, int64(n*block))
-	for i := range n {
-		all = append(all, numbers(mem[i*block:])[:f.g.block()])
-	}
-	return all, free, nil
 }
 
 // ftClass is a grid, and the checksum of each iteration.

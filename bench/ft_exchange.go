@@ -1,47 +1,35 @@
 package bench
 
-import (
-	"context"
-	"errors"
-	"fmt"
-	"slices"
-	"sync"
+import "github.com/ibconduit/conduit"
 
-	"github.com/ibconduit/conduit"
-)
-
-// blockName is the function that blocks come by: the parts from and to, and the phase.
+// blockName is the function that blocks come by.
 const blockName = "ft.block"
 
 // transpose has the lines of all parts lie along another axis, in another array: blocks go between
 // the parts of one i (ftGrid). before makes a part of this rank ready, after is called when one has
 // all of its blocks. Nobody reads from is read any more when it returns.
 func (f *FT) transpose(to int, toAxis axis, from int, fromAxis axis, before, after func(l int)) error {
-	f.mu.Lock()
 	f.phase++
-	phase := f.phase
-	f.mu.Unlock()
 	for l := range f.p.Parts {
 		before(l)
-		f.reached(l, phase)
+		f.x.reached(l, f.phase)
 	}
-	t := turning{f: f, to: to, from: from, toAxis: toAxis, fromAxis: fromAxis, phase: phase, after: after}
+	t := turning{FT: f, to: to, from: from, toAxis: toAxis, fromAxis: fromAxis, after: after}
 	exchange := t.fetch
-	if f.p.Arm == FTNormal {
+	if f.p.Arm == ArmNormal {
 		exchange = t.send
 	}
 	if err := exchange(); err != nil {
 		return err
 	}
-	return f.w.Barrier(f.ctx)
+	return f.x.w.Barrier(f.x.ctx)
 }
 
 // turning is one transpose.
 type turning struct {
-	f                *FT
+	*FT
 	to, from         int
 	toAxis, fromAxis axis
-	phase            int
 	after            func(l int)
 }
 
@@ -64,230 +52,72 @@ func (f *FT) partners(v int) []int {
 
 func (f *FT) rankOf(v int) int { return v / f.p.Parts }
 
-// local copies the blocks that a part gets of others of this rank.
-func (t *turning) local(l int) {
-	f := t.f
-	w := f.first() + l
-	for _, v := range f.partners(w) {
-		if f.rankOf(v) == f.me {
-			f.g.across(f.mine(t.to, l), t.toAxis, w, f.mine(t.from, v-f.first()), t.fromAxis, v)
+// local copies the blocks that a part gets of others of this rank, and returns the other parts that
+// it gets blocks of.
+func (t *turning) local(l int) (remote []int) {
+	w := t.first() + l
+	for _, v := range t.partners(w) {
+		if t.rankOf(v) == t.me {
+			t.g.across(t.mine(t.to, l), t.toAxis, w, t.mine(t.from, v-t.first()), t.fromAxis, v)
+		} else {
+			remote = append(remote, v)
 		}
 	}
+	return remote
 }
 
-// fetch fetches blocks part after part. Sets are posted ahead: as many as have memory, and one.
+// fetch fetches blocks part after part.
 func (t *turning) fetch() error {
-	type posted struct {
-		l, from int
-		block   *conduit.Fetched[complex128]
-		set     *conduit.PendingSet
-		lease   *conduit.Lease
-	}
-	f := t.f
-	var way []posted
-	started := 0 // of way
-	defer func() {
-		for _, p := range way {
-			if p.lease != nil {
-				p.lease.Release()
-			}
-			p.set.Cancel()
-		}
-	}()
-	most := int(min(f.job.Budget().Stats().Limit/f.Sizes().Block+1, maxTokens))
-	missing := make([]int, f.p.Parts)
-	take := func() (err error) {
-		// What is granted is asked for, in the order of granting.
-		for ; started < len(way) && way[started].set.Granted(); started++ {
-			if way[started].lease, err = way[started].set.Test(); err != nil {
-				return err
-			}
-		}
-		p := &way[0]
-		if p.lease == nil {
-			if p.lease, err = p.set.Wait(f.ctx); err != nil {
-				return err
-			}
-		}
-		f.g.unpack(f.mine(t.to, p.l), p.block.Data(), t.fromAxis, p.from, t.toAxis, f.first()+p.l)
-		p.lease.Release()
-		if missing[p.l]--; missing[p.l] == 0 {
-			t.after(p.l)
-		}
-		way = slices.Delete(way, 0, 1)
-		started = max(started-1, 0)
-		return nil
-	}
-	for l := range f.p.Parts {
-		w := f.first() + l
-		t.local(l)
-		for _, v := range f.partners(w) {
-			if f.rankOf(v) == f.me {
-				continue
-			}
-			for len(way) >= most {
-				if err := take(); err != nil {
-					return err
-				}
-			}
-			set := conduit.NewFetchSet(f.w)
-			p := posted{l: l, from: v, block: conduit.FetchFrom[complex128](set, f.rankOf(v), blockName, f.g.block(), uint64(v), uint64(w), uint64(t.phase))}
-			var err error
-			if p.set, err = set.Post(); err != nil {
-				return err
-			}
-			missing[l]++
-			way = append(way, p)
-		}
-		if missing[l] == 0 { // it has no blocks of other ranks
+	per := t.g.p2 * (t.ranks - 1) / t.ranks // blocks that each part fetches
+	if per == 0 {
+		for l := range t.p.Parts {
+			t.local(l)
 			t.after(l)
 		}
+		return nil
 	}
-	for len(way) > 0 {
-		if err := take(); err != nil {
-			return err
+	var remote []int // of the part that is fetched for
+	from, blocks := make([]int, t.p.Parts*per), make([]*conduit.Fetched[complex128], t.p.Parts*per)
+	missing := make([]int, t.p.Parts)
+	return t.x.ahead(len(blocks), 1, func(k int, set *conduit.FetchSet) {
+		l := k / per
+		if k%per == 0 {
+			remote = t.local(l)
+			missing[l] = per
 		}
-	}
-	return nil
-}
-
-// asks is the function that parts of other ranks fetch blocks from. A block of a phase that the
-// part has not reached is answered when it has.
-func (f *FT) asks(r *conduit.FetchRequest) {
-	v, w, phase := int(r.Arg(0)), int(r.Arg(1)), int(r.Arg(2))
-	if v < 0 || w < 0 || v/f.p.Parts != r.Job().Rank() || w >= f.g.p1*f.g.p2 || r.Size() != 16*f.g.block() || phase < 1 {
-		_ = r.Fail(f.life, fmt.Errorf("no block of part %d for part %d, of %d bytes", v, w, r.Size()))
-		return
-	}
-	f.mu.Lock()
-	has := f.ready[v%f.p.Parts] >= phase
-	if !has {
-		f.later = append(f.later, r)
-	}
-	f.mu.Unlock()
-	if has {
-		f.answer(r)
-	}
-}
-
-// reached says that a part has its blocks of a phase.
-func (f *FT) reached(l, phase int) {
-	f.mu.Lock()
-	f.ready[l] = phase
-	var due []*conduit.FetchRequest
-	f.later = slices.DeleteFunc(f.later, func(r *conduit.FetchRequest) bool {
-		now := int(r.Arg(0))%f.p.Parts == l && int(r.Arg(2)) <= phase
-		if now {
-			due = append(due, r)
+		v := remote[k%per]
+		from[k] = v
+		blocks[k] = conduit.FetchFrom[complex128](set, t.rankOf(v), blockName, t.g.block(), uint64(v), uint64(t.first()+l), uint64(t.phase))
+	}, func(k int) {
+		l := k / per
+		t.g.unpack(t.mine(t.to, l), blocks[k].Data(), t.fromAxis, from[k], t.toAxis, t.first()+l)
+		if missing[l]--; missing[l] == 0 {
+			t.after(l)
 		}
-		return now
 	})
-	f.mu.Unlock()
-	for _, r := range due {
-		f.answer(r)
-	}
-}
-
-// answer has a request answered.
-func (f *FT) answer(r *conduit.FetchRequest) {
-	select {
-	case f.asked <- r:
-	case <-f.life.Done():
-	}
-}
-
-// serve answers requests with one buffer, until the run ends.
-func (f *FT) serve(buf []complex128) {
-	for {
-		select {
-		case <-f.ctx.Done():
-			return
-		case r := <-f.asked:
-			v, w := int(r.Arg(0)), int(r.Arg(1))
-			from, fromAxis, toAxis := arrays(int(r.Arg(2)))
-			f.g.pack(buf, f.mine(from, v%f.p.Parts), fromAxis, v, toAxis, w)
-			_ = r.Reply(f.ctx, bytesOfNumbers(buf)) // who asked learns of an error
-		}
-	}
-}
-
-// take is the function that gets what parts of other ranks send. It keeps the payload until all
-// have come. Nobody is a phase ahead: a transpose ends with a barrier.
-func (f *FT) take(p *conduit.Payload) {
-	v, w := int(p.Arg(0)), int(p.Arg(1))
-	f.mu.Lock()
-	ok := len(p.Data()) == 16*f.g.block() && w/f.p.Parts == p.Job().Rank() && f.came[[2]int{v, w}] == nil
-	if ok {
-		f.came[[2]int{v, w}] = p
-	}
-	all := len(f.came) == f.Sizes().Blocks
-	f.mu.Unlock()
-	if !ok {
-		p.Release()
-	} else if all {
-		f.all <- struct{}{}
-	}
 }
 
 // send packs and sends all blocks, and unpacks when all have come.
 func (t *turning) send() error {
-	f := t.f
-	type packed struct {
-		v, w int
-		buf  []complex128
+	var out []parcel
+	for l := range t.p.Parts {
+		v := t.first() + l
+		for _, w := range t.partners(v) {
+			if t.rankOf(w) != t.me {
+				out = append(out, parcel{t.rankOf(w), w, v})
+			}
+		}
 	}
-	bufs, free, err := f.buffers(f.Sizes().Blocks)
+	came, err := t.x.trade(out, t.phase, func(buf []byte, n int) { t.x.pack(buf, out[n].b, out[n].a, t.phase) })
 	if err != nil {
 		return err
 	}
-	defer func() { free() }()
-	var all []packed
-	for l := range f.p.Parts {
-		v := f.first() + l
-		for _, w := range f.partners(v) {
-			if f.rankOf(w) == f.me {
-				continue
-			}
-			buf := bufs[len(all)]
-			f.g.pack(buf, f.mine(t.from, l), t.fromAxis, v, t.toAxis, w)
-			all = append(all, packed{v, w, buf})
-		}
-	}
-	errs := make([]error, ftSenders)
-	var sending sync.WaitGroup
-	for s := range ftSenders {
-		sending.Go(func() {
-			for n := s; n < len(all) && errs[s] == nil; n += ftSenders {
-				p := all[n]
-				errs[s] = conduit.SendPayload(f.ctx, f.job, f.rankOf(p.w), blockName, bytesOfNumbers(p.buf), uint64(p.v), uint64(p.w), uint64(t.phase))
-			}
-		})
-	}
-	sending.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	if len(all) > 0 {
-		select {
-		case <-f.all:
-		case <-f.ctx.Done():
-			return context.Cause(f.ctx)
-		}
-	}
-	free()
-	free = func() {}
-	f.mu.Lock()
-	came := f.came
-	f.came = map[[2]int]*conduit.Payload{}
-	f.mu.Unlock()
-	for l := range f.p.Parts {
-		w := f.first() + l
-		t.local(l)
-		for _, v := range f.partners(w) {
-			if p := came[[2]int{v, w}]; p != nil {
-				f.g.unpack(f.mine(t.to, l), numbers(p.Data()), t.fromAxis, v, t.toAxis, w)
-				p.Release()
-			}
+	for l := range t.p.Parts {
+		w := t.first() + l
+		for _, v := range t.local(l) {
+			p := came[[2]int{w, v}]
+			t.g.unpack(t.mine(t.to, l), numbers(p.Data()), t.fromAxis, v, t.toAxis, w)
+			p.Release()
 		}
 		t.after(l)
 	}

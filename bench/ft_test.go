@@ -16,11 +16,11 @@ import (
 )
 
 // onFT runs an FT on n ranks of this process.
-func onFT(t *testing.T, p FTParams, n int, cfg conduit.Config) ([]FTResult, error) {
+func onFT(t *testing.T, p FTParams, n int, cfg conduit.Config) ([]Usage, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	all, results := make([]*FT, n), make([]FTResult, n)
+	all, results := make([]*FT, n), make([]Usage, n)
 	for r := range all {
 		var err error
 		if all[r], err = NewFT(p, n); err != nil {
@@ -29,9 +29,9 @@ func onFT(t *testing.T, p FTParams, n int, cfg conduit.Config) ([]FTResult, erro
 	}
 	all[0].Configure(&cfg)
 	if cfg.Memory.Fetches != nil {
-		cfg.Memory.Fetches = map[string]func(*conduit.FetchRequest){blockName: func(r *conduit.FetchRequest) { all[r.Job().Rank()].asks(r) }}
+		cfg.Memory.Fetches = map[string]func(*conduit.FetchRequest){blockName: func(r *conduit.FetchRequest) { all[r.Job().Rank()].x.asks(r) }}
 	} else {
-		cfg.Memory.Payloads = map[string]func(*conduit.Payload){blockName: func(p *conduit.Payload) { all[p.Job().Rank()].take(p) }}
+		cfg.Memory.Payloads = map[string]func(*conduit.Payload){blockName: func(p *conduit.Payload) { all[p.Job().Rank()].x.take(p) }}
 	}
 	err := conduit.RunLocalConfig(ctx, n, cfg, func(job *conduit.Job) error {
 		w, err := job.NewWorker()
@@ -49,12 +49,12 @@ var overSHM = conduit.Config{Fabric: conduit.FabricSHM, SegmentSize: 1 << 16}
 // The checksums are those of the NAS benchmark, whatever the parts and the arm.
 func TestFTHasThePublishedChecksums(t *testing.T) {
 	for _, p := range []FTParams{
-		{Arm: FTNormal, Class: "S", Parts: 16},
-		{Arm: FTNormal, Class: "W", Parts: 4, Iterations: 2},
-		{Arm: FTFetch, Class: "S", Parts: 8, Iterations: 2},
-		{Arm: FTTokens, Class: "S", Parts: 1, Tokens: 1},
-		{Arm: FTTokens, Class: "S", Parts: 16, Tokens: 4, Iterations: 3},
-		{Arm: FTTokens, Class: "W", Parts: 32, Tokens: 8, Iterations: 2},
+		{Arm: ArmNormal, Class: "S", Parts: 16},
+		{Arm: ArmNormal, Class: "W", Parts: 4, Iterations: 2},
+		{Arm: ArmTokens, Class: "S", Parts: 8, Tokens: 4096, Iterations: 2},
+		{Arm: ArmTokens, Class: "S", Parts: 1, Tokens: 1},
+		{Arm: ArmTokens, Class: "S", Parts: 16, Tokens: 4, Iterations: 3},
+		{Arm: ArmTokens, Class: "W", Parts: 32, Tokens: 8, Iterations: 2},
 	} {
 		for _, n := range []int{1, 2, 4} {
 			if racetest.Enabled && n != 2 {
@@ -66,7 +66,7 @@ func TestFTHasThePublishedChecksums(t *testing.T) {
 					t.Fatal(err)
 				}
 				for r, res := range results {
-					if s := res.Sizes; res.Peak > s.InFlight || n > 1 && (res.Received == 0 || s.Blocks == 0) {
+					if s := res.Sizes; res.Peak > s.InFlight || n > 1 && (res.Received == 0 || s.Pieces == 0) {
 						t.Errorf("rank %d had %d bytes of blocks (%d received), want 1 to %d: %+v", r, res.Peak, res.Received, s.InFlight, s)
 					}
 				}

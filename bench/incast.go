@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -134,11 +133,7 @@ func (i *Incast) Run(ctx context.Context, w *conduit.Worker) (res IncastResult, 
 	i.mu.Lock()
 	wrong := i.wrong
 	i.mu.Unlock()
-	bad, err := conduit.AllGatherValue(ctx, job, wrong != nil)
-	if r := slices.Index(bad, true); err == nil && r >= 0 {
-		return res, &WrongError{Kernel: "incast", Rank: r, Cause: wrong}
-	}
-	return res, err
+	return res, agree(ctx, job, "incast", wrong)
 }
 
 // send sends this rank's payloads, some at a time.

@@ -2,40 +2,23 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 	"unsafe"
 
 	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/flow"
-	"github.com/ibconduit/conduit/flow/pressure"
-	"github.com/ibconduit/conduit/internal/offheap"
 	"github.com/ibconduit/conduit/internal/pagepool"
 )
 
-// The arms of Jacobi: how ghost faces come from cube to cube.
-const (
-	// JacobiNormal packs and sends the faces of all cubes, and receives all, before it computes, as
-	// a program of MPI with one wait for all: both copies of each face exist at once.
-	JacobiNormal = "normal"
-	// JacobiFetch fetches all faces of a rank in one set: the copies of the receiver exist at once.
-	JacobiFetch = "fetch"
-	// JacobiTokens fetches the faces of a cube in a set, with memory for so many faces.
-	JacobiTokens = "tokens"
-	// JacobiAdaptive is JacobiTokens with a budget that follows the machine's memory.
-	JacobiAdaptive = "adaptive"
-)
-
 // JacobiArms are all arms.
-var JacobiArms = []string{JacobiNormal, JacobiFetch, JacobiTokens, JacobiAdaptive}
+var JacobiArms = []string{ArmNormal, ArmFetch, ArmTokens, ArmAdaptive}
 
 // JacobiParams are the size of a Jacobi. What is 0 gets its default.
 type JacobiParams struct {
-	Arm    string // one of JacobiArms. Default: JacobiTokens
-	Tokens int    // faces that have memory at once, of JacobiTokens: 1 or more. Default: 6, a cube's
+	Arm    string // one of JacobiArms. Default: ArmTokens
+	Tokens int    // faces that have memory at once, of ArmTokens: 1 or more. Default: 6, a cube's
 	Cubes  int    // along x; a rank has twice as many. Default: 2
 	Edge   int    // cells along the edge of a cube: Width to 512. Default: 64
 	Width  int    // of a ghost face in cells: 1, a 7-point stencil, or 2, 13 points. Default: 1
@@ -52,17 +35,11 @@ type JacobiParams struct {
 const (
 	maxCubes = 1 << 20
 	maxEdge  = 512
-	// packers is how many faces a rank packs and sends at once to who fetches them. Their buffers are
-	// the rank's own: to wait for memory there could wait for who waits for the face.
-	packers = 4
-	// floorSets is how many cubes' faces JacobiAdaptive has memory for at least: with one set at a
+	// floorSets is how many cubes' faces ArmAdaptive has memory for at least: with one set at a
 	// time each cube waits for its own alone.
 	floorSets = 8
-	// headroomShare of the memory of all faces JacobiAdaptive leaves free: nothing else grows.
+	// headroomShare of the memory of all faces ArmAdaptive leaves free: nothing else grows.
 	headroomShare = 32
-	// senders is how many sends of JacobiNormal are in the library at once: each has a goroutine,
-	// which waits for the receiver twice.
-	senders = 64
 )
 
 func (p JacobiParams) complete() (JacobiParams, error) {
@@ -77,7 +54,7 @@ func (p JacobiParams) complete() (JacobiParams, error) {
 	set(&p.Width, 1)
 	set(&p.Iterations, 20)
 	if p.Arm == "" {
-		p.Arm = JacobiTokens
+		p.Arm = ArmTokens
 	}
 	switch {
 	case !slices.Contains(JacobiArms, p.Arm):
@@ -96,41 +73,22 @@ func (p JacobiParams) complete() (JacobiParams, error) {
 	return p, nil
 }
 
-// faceBytes is what a face takes of memory.
-func (p JacobiParams) faceBytes() int64 {
-	return int64(pagepool.Round(uint64(4 * p.Width * p.Edge * p.Edge)))
-}
-
 // cubeBytes is the persistent memory of a cube: two arrays of float32.
 func (p JacobiParams) cubeBytes() int64 {
 	return 2 * int64(pagepool.Round(uint64(4*p.Edge*p.Edge*p.Edge)))
 }
 
-// JacobiSizes is the memory that a rank needs, in bytes.
-type JacobiSizes struct {
-	Persistent int64   `json:"persistent"` // two arrays for each cube
-	Face       int64   `json:"face"`       // a ghost face, in whole pages
-	InFlight   int64   `json:"in_flight"`  // ghost faces and packed ones at the peak, all of this rank
-	Tau        float64 `json:"tau"`        // of JacobiNormal: InFlight / Persistent
+// Sizes is what the model says: of ArmNormal tau = 2 * 6 w / (2 b), as both copies of six faces of
+// w b^2 cells are there for two arrays of b^3.
+func (p JacobiParams) Sizes() (Footprint, error) {
+	p, err := p.complete()
+	return p.exchange().sizes(int64(cubesZ*p.Cubes) * p.cubeBytes()), err
 }
 
-// Sizes is what the model says: for JacobiNormal tau = 2 * 6 w / (2 b), as both copies of six faces
-// of w b^2 cells are there for two arrays of b^3.
-func (p JacobiParams) Sizes() (JacobiSizes, error) {
-	p, err := p.complete()
-	n := int64(cubesZ * p.Cubes)
-	s := JacobiSizes{Persistent: n * p.cubeBytes(), Face: p.faceBytes()}
-	all := n * sides * s.Face
-	s.Tau = 2 * float64(all) / float64(max(s.Persistent, 1))
-	switch p.Arm {
-	case JacobiNormal:
-		s.InFlight = 2 * all
-	case JacobiFetch:
-		s.InFlight = all + packers*s.Face
-	default:
-		s.InFlight = min(int64(p.Tokens)*s.Face, all) + packers*s.Face
-	}
-	return s, err
+// exchange is what faces come by.
+func (p JacobiParams) exchange() *exchange {
+	return &exchange{name: faceName, arm: p.Arm, tokens: p.Tokens, bytes: 4 * p.Width * p.Edge * p.Edge, pieces: sides * cubesZ * p.Cubes,
+		parts: cubesZ * p.Cubes, senders: 64, late: p.Latency}
 }
 
 // Jacobi is a relaxation of a periodic grid in three dimensions, cut into cubes, many to a rank
@@ -143,45 +101,15 @@ type Jacobi struct {
 	// Counting is called when the iterations that count begin. nil: not.
 	Counting func()
 
-	p      JacobiParams
-	cubes  cubes
-	me     int
-	wave   wave
-	free   []func()       // of arrays and buffers
-	packed int64          // bytes of faces that were packed, the most at once
-	cells  [][2][]float32 // of each cube, by the parity of the iteration
-	job    *conduit.Job
-	w      *conduit.Worker
-	ctx    context.Context
-	life   context.Context // of what other ranks ask for, also before Run
-	end    context.CancelFunc
-
-	mu      sync.Mutex
-	served  uint64
-	ready   []int // the iteration that each cube has, -1: none
-	later   map[faceKey][]*conduit.FetchRequest
-	asked   chan *conduit.FetchRequest
-	came    [][sides]*conduit.Payload // ghost faces of the iteration, of JacobiNormal
-	arrived int                       // of them, and not computed
-	all     chan struct{}             // all have
+	p     JacobiParams
+	cubes cubes
+	me    int
+	wave  wave
+	cells [][2][]float32 // of each cube, by the parity of the iteration
+	x     *exchange      // a face is named by its cube and side
 }
-
-// faceKey is a face that another cube needs.
-type faceKey struct{ cube, side, iteration int }
 
 const faceName = "jacobi.face"
-
-// JacobiResult is what one rank found.
-type JacobiResult struct {
-	Sizes      JacobiSizes
-	Elapsed    time.Duration   // of the iterations that count
-	Faults     int64           // major faults meanwhile; -1: not known
-	Iterations []time.Duration // each of them
-	FaultsEach []int64
-	Limits     []int64 // of the budget, at the end of each
-	Peak       int64   // bytes of ghost faces and packed ones, the most at once
-	Ghosts     int64   // of Peak what the library's budget had, at its own peak
-}
 
 // NewJacobi prepares one rank's part in a job of so many ranks.
 func NewJacobi(p JacobiParams, ranks int) (*Jacobi, error) {
@@ -190,69 +118,44 @@ func NewJacobi(p JacobiParams, ranks int) (*Jacobi, error) {
 		return nil, err
 	}
 	g := cubes{b: p.Edge, w: p.Width, nx: p.Cubes, ranks: ranks}
-	j := &Jacobi{p: p, cubes: g, wave: g.wave(p.Seed), later: map[faceKey][]*conduit.FetchRequest{}, all: make(chan struct{}, 1)}
-	// As many requests as there can be: whoever asks is not held up.
-	j.asked = make(chan *conduit.FetchRequest, sides*g.local()*2)
-	j.ready = slices.Repeat([]int{-1}, g.local())
-	j.life, j.end = context.WithCancel(context.Background())
-	j.came = make([][sides]*conduit.Payload, g.local())
+	j := &Jacobi{p: p, cubes: g, wave: g.wave(p.Seed), cells: make([][2][]float32, g.local()), x: p.exchange()}
+	j.x.part = func(_ *conduit.Job, cube, side int) int {
+		if cube < 0 || cube >= g.local() || side < 0 || side >= sides {
+			return -1
+		}
+		return cube
+	}
+	j.x.pack = func(buf []byte, cube, side, iteration int) {
+		j.cubes.pack(floats(buf), j.cells[cube][iteration%2], side)
+	}
+	j.x.start()
 	return j, nil
 }
 
 // Configure sets the budget and the functions in the configuration of the job.
 func (j *Jacobi) Configure(c *conduit.Config) {
-	face, all := j.p.faceBytes(), int64(sides*j.cubes.local())*j.p.faceBytes()
-	m := &c.Memory
-	m.Budget = flow.BudgetConfig{Small: -1, Unscheduled: -1, StallAfter: time.Minute}
-	m.ReceiveSize = all
-	switch j.p.Arm {
-	case JacobiNormal:
-		m.Budget.Limit = all
-		m.Payloads = map[string]func(*conduit.Payload){faceName: j.take}
-	case JacobiFetch:
-		m.Budget.Limit = all
-	case JacobiTokens:
-		m.Budget.Limit, m.Budget.Messages = min(int64(j.p.Tokens)*face, all), j.p.Tokens
-		m.ReceiveSize = m.Budget.Limit // over verbs it has memory all the time
-	case JacobiAdaptive:
-		m.Budget.Adapt = &flow.AdaptConfig{Floor: min(floorSets*sides*face, all), Ceiling: all, Headroom: all / headroomShare}
-	}
-	if j.p.Arm != JacobiNormal {
-		m.Fetches = map[string]func(*conduit.FetchRequest){faceName: j.asks}
+	j.x.configure(&c.Memory)
+	if j.p.Arm == ArmAdaptive {
+		face, all := j.x.piece(), c.Memory.Budget.Limit
+		c.Memory.Budget.Limit = 0
+		c.Memory.Budget.Adapt = &flow.AdaptConfig{Floor: min(floorSets*sides*face, all), Ceiling: all, Headroom: all / headroomShare}
 	}
 }
 
 // Run computes on all ranks of the worker's job together, which Configure has configured, and
 // checks the result. One iteration comes before those that count.
-func (j *Jacobi) Run(ctx context.Context, w *conduit.Worker) (res JacobiResult, err error) {
-	j.job, j.w, j.me = w.Job(), w, w.Job().Rank()
-	var stop context.CancelFunc
-	j.ctx, stop = context.WithCancel(ctx)
-	var serving sync.WaitGroup
-	defer func() {
-		stop()
-		j.end()
-		serving.Wait()
-		for _, free := range j.free {
-			free()
-		}
-	}()
+func (j *Jacobi) Run(ctx context.Context, w *conduit.Worker) (res Usage, err error) {
+	j.me = w.Job().Rank()
+	closes, err := j.x.open(ctx, w)
+	if err != nil {
+		return res, err
+	}
+	defer closes()
 	if res.Sizes, err = j.p.Sizes(); err != nil {
 		return res, err
 	}
 	if err := j.fill(); err != nil {
 		return res, err
-	}
-	if j.p.Arm != JacobiNormal {
-		face := j.p.faceBytes()
-		buf, err := j.memory(packers * face)
-		if err != nil {
-			return res, err
-		}
-		j.packed = packers * face
-		for i := range int64(packers) {
-			serving.Go(func() { j.serve(floats(buf[i*face:])[:j.cubes.face()]) })
-		}
 	}
 	done := 0
 	step := func() error {
@@ -265,35 +168,27 @@ func (j *Jacobi) Run(ctx context.Context, w *conduit.Worker) (res JacobiResult, 
 	if err := step(); err != nil {
 		return res, err
 	}
-	if err := w.Barrier(ctx); err != nil {
+	err = j.x.measure(&res, func() error {
+		if j.Counting != nil {
+			j.Counting()
+		}
+		begin := time.Now()
+		for more := true; more; {
+			at := time.Now()
+			if err := step(); err != nil {
+				return err
+			}
+			res.Iterations = append(res.Iterations, time.Since(at))
+			res.Limits = append(res.Limits, j.x.job.Budget().Stats().Limit)
+			if more, err = j.more(len(res.Iterations), begin); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
 		return res, err
 	}
-	if j.Counting != nil {
-		j.Counting()
-	}
-	probe := pressure.New()
-	first := probe.Read().MajorFaults
-	last, begin := first, time.Now()
-	for more := true; more; {
-		at := time.Now()
-		if err := step(); err != nil {
-			return res, err
-		}
-		faults := probe.Read().MajorFaults
-		res.Iterations = append(res.Iterations, time.Since(at))
-		res.FaultsEach = append(res.FaultsEach, faults-last)
-		res.Limits = append(res.Limits, j.job.Budget().Stats().Limit)
-		last = faults
-		if more, err = j.more(len(res.Iterations), begin); err != nil {
-			return res, err
-		}
-	}
-	res.Elapsed = time.Since(begin)
-	if res.Faults = last - first; first < 0 {
-		res.Faults = -1
-	}
-	res.Ghosts = j.job.Budget().MemoryStats().MemoryPeak
-	res.Peak = res.Ghosts + j.packed
 	return res, j.verify(done)
 }
 
@@ -302,7 +197,7 @@ func (j *Jacobi) more(done int, begin time.Time) (bool, error) {
 	if j.p.For == 0 || done < j.p.Iterations {
 		return done < j.p.Iterations, nil
 	}
-	return conduit.BroadcastValue(j.ctx, j.job, 0, time.Since(begin) < j.p.For)
+	return conduit.BroadcastValue(j.x.ctx, j.x.job, 0, time.Since(begin) < j.p.For)
 }
 
 // verify checks all cubes on all ranks: each returns an error where one has found a wrong cell.
@@ -313,17 +208,7 @@ func (j *Jacobi) verify(iterations int) error {
 			break
 		}
 	}
-	bad, err := conduit.AllGatherValue(j.ctx, j.job, wrong != nil)
-	if err != nil {
-		return errors.Join(wrong, err)
-	}
-	if r := slices.Index(bad, true); r >= 0 {
-		if wrong == nil {
-			wrong = errors.New("a wrong cell")
-		}
-		return &WrongError{Kernel: "jacobi", Rank: r, Cause: wrong}
-	}
-	return nil
+	return agree(j.x.ctx, j.x.job, "jacobi", wrong)
 }
 
 // fill makes the arrays, with the wave in them.
@@ -332,18 +217,18 @@ func (j *Jacobi) fill() error {
 	for l := range j.cubes.local() {
 		var c [2][]float32
 		for i := range c {
-			b, err := j.memory(int64(4 * n))
+			b, err := j.x.memory(int64(4 * n))
 			if err != nil {
 				return err
 			}
 			c[i] = floats(b)
 		}
-		j.cells = append(j.cells, c)
+		j.cells[l] = c
 		_ = j.cubes.each(j.me, l, 0, j.wave, func(at int, row []float32) error {
 			copy(c[0][at:], row)
 			return nil
 		})
-		j.reached(l, 0)
+		j.x.reached(l, 0)
 	}
 	return nil
 }
@@ -353,27 +238,12 @@ func floats(b []byte) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
 }
 
-func bytesOfCells(f []float32) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(f))), 4*len(f))
-}
-
-// memory is of the rank's own until the end of the run.
-func (j *Jacobi) memory(n int64) ([]byte, error) {
-	b, free, err := offheap.Map(int(n))
-	if err == nil {
-		j.free = append(j.free, free)
-	}
-	return b, err
-}
-
 // iterate makes iteration i+1 of all cubes.
 func (j *Jacobi) iterate(i int) error {
 	switch {
-	case j.p.Arm == JacobiNormal:
-		return j.exchange(i)
-	case j.p.Arm == JacobiFetch:
-		return j.fetchAll(i)
-	case j.p.Arm == JacobiTokens && j.p.Tokens < sides:
+	case j.p.Arm == ArmNormal:
+		return j.sendAll(i)
+	case j.p.Arm == ArmTokens && j.p.Tokens < sides:
 		return j.fetchParts(i)
 	}
 	return j.fetchSets(i)
@@ -382,18 +252,100 @@ func (j *Jacobi) iterate(i int) error {
 // compute makes iteration i+1 of a cube with all ghost faces.
 func (j *Jacobi) compute(l, i int, ghosts *[sides][]float32) {
 	j.relax(l, i, ghosts)
-	j.reached(l, i+1)
+	j.x.reached(l, i+1)
 }
 
 // relax writes over iteration i-1 of a cube: nobody needs that any more, as all six neighbours have
 // iteration i, or there were no ghost faces of them.
 func (j *Jacobi) relax(l, i int, ghosts *[sides][]float32) {
-	j.mu.Lock()
-	has := j.ready[l]
-	j.mu.Unlock()
-	if has != i {
+	if has := j.x.has(l); has != i {
 		panic(fmt.Sprintf("bench: jacobi: iteration %d of a cube that has %d", i+1, has))
 	}
 	c := j.cells[l]
 	j.cubes.relax(c[(i+1)%2], c[i%2], ghosts)
+}
+
+// ghosts are the faces of a cube that a set brings.
+type ghosts [sides]*conduit.Fetched[float32]
+
+// data are the faces that are there.
+func (g *ghosts) data() (faces [sides][]float32) {
+	for side, f := range g {
+		faces[side] = f.Data()
+	}
+	return faces
+}
+
+// fetch adds the faces that a cube needs for iteration i+1 to a set.
+func (j *Jacobi) fetch(set *conduit.FetchSet, l, i int) (g ghosts) {
+	for side := range sides {
+		rank, cube := j.cubes.beyond(j.me, l, side)
+		g[side] = conduit.FetchFrom[float32](set, rank, faceName, j.cubes.face(), uint64(cube), uint64(side^1), uint64(i))
+	}
+	return g
+}
+
+// fetchSets computes each cube when its faces are there. It holds none while it waits.
+func (j *Jacobi) fetchSets(i int) error {
+	all := make([]ghosts, len(j.cells))
+	return j.x.ahead(len(j.cells), sides, func(l int, set *conduit.FetchSet) { all[l] = j.fetch(set, l, i) }, func(l int) {
+		faces := all[l].data()
+		j.compute(l, i, &faces)
+	})
+}
+
+// fetchParts computes one cube after the other with fewer faces at once than a cube has: each part
+// is added when it comes.
+func (j *Jacobi) fetchParts(i int) error {
+	for l := range j.cells {
+		set := conduit.NewFetchSet(j.x.w)
+		g := j.fetch(set, l, i)
+		to := j.cells[l][(i+1)%2]
+		first := true
+		err := set.Each(j.x.ctx, func(*conduit.Lease) error {
+			faces := g.data()
+			if first {
+				j.relax(l, i, &faces)
+				first = false
+				return nil
+			}
+			for side, f := range faces {
+				if f != nil {
+					j.cubes.add(to, f, side)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		j.x.reached(l, i+1)
+	}
+	return nil
+}
+
+// sendAll sends and receives the faces of all cubes, and computes then.
+func (j *Jacobi) sendAll(i int) error {
+	var out []parcel
+	for l := range j.cells {
+		for side := range sides {
+			rank, cube := j.cubes.beyond(j.me, l, side)
+			out = append(out, parcel{rank, cube, side ^ 1})
+		}
+	}
+	came, err := j.x.trade(out, i, func(buf []byte, n int) { j.x.pack(buf, n/sides, n%sides, i) })
+	if err != nil {
+		return err
+	}
+	for l := range j.cells {
+		var faces [sides][]float32
+		for side := range faces {
+			faces[side] = floats(came[[2]int{l, side}].Data())
+		}
+		j.compute(l, i, &faces)
+		for side := range faces {
+			came[[2]int{l, side}].Release()
+		}
+	}
+	return j.x.w.Barrier(j.x.ctx)
 }

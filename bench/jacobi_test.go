@@ -14,12 +14,12 @@ import (
 )
 
 // onJacobi runs a Jacobi on n ranks of this process.
-func onJacobi(t *testing.T, p JacobiParams, n int, cfg conduit.Config, before func(*Jacobi, *conduit.Worker) error) ([]JacobiResult, error) {
+func onJacobi(t *testing.T, p JacobiParams, n int, cfg conduit.Config, before func(*Jacobi, *conduit.Worker) error) ([]Usage, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	all := make([]*Jacobi, n)
-	results := make([]JacobiResult, n)
+	results := make([]Usage, n)
 	for r := range all {
 		j, err := NewJacobi(p, n)
 		if err != nil {
@@ -29,9 +29,9 @@ func onJacobi(t *testing.T, p JacobiParams, n int, cfg conduit.Config, before fu
 	}
 	all[0].Configure(&cfg)
 	if cfg.Memory.Fetches != nil {
-		cfg.Memory.Fetches = map[string]func(*conduit.FetchRequest){faceName: func(r *conduit.FetchRequest) { all[r.Job().Rank()].asks(r) }}
+		cfg.Memory.Fetches = map[string]func(*conduit.FetchRequest){faceName: func(r *conduit.FetchRequest) { all[r.Job().Rank()].x.asks(r) }}
 	} else {
-		cfg.Memory.Payloads = map[string]func(*conduit.Payload){faceName: func(p *conduit.Payload) { all[p.Job().Rank()].take(p) }}
+		cfg.Memory.Payloads = map[string]func(*conduit.Payload){faceName: func(p *conduit.Payload) { all[p.Job().Rank()].x.take(p) }}
 	}
 	err := conduit.RunLocalConfig(ctx, n, cfg, func(job *conduit.Job) error {
 		w, err := job.NewWorker()
@@ -54,11 +54,11 @@ func onJacobi(t *testing.T, p JacobiParams, n int, cfg conduit.Config, before fu
 func jacobis(width int) (all []JacobiParams) {
 	p := JacobiParams{Cubes: 3, Edge: 8, Width: width, Iterations: 5, Seed: 7}
 	for _, p.Arm = range JacobiArms {
-		if p.Arm != JacobiTokens {
+		if p.Arm != ArmTokens {
 			all = append(all, p)
 		}
 	}
-	p.Arm = JacobiTokens
+	p.Arm = ArmTokens
 	for _, p.Tokens = range []int{1, 4, 6, 15, 64} {
 		all = append(all, p)
 	}
@@ -80,30 +80,30 @@ func TestJacobiVerifiesItsResult(t *testing.T) {
 }
 
 // checkJacobi holds that memory is what the arm should have.
-func checkJacobi(t *testing.T, p JacobiParams, all []JacobiResult) {
+func checkJacobi(t *testing.T, p JacobiParams, all []Usage) {
 	t.Helper()
 	for r, res := range all {
 		if len(res.Iterations) != p.Iterations || len(res.Limits) != p.Iterations || res.Elapsed <= 0 {
 			t.Errorf("rank %d: %+v", r, res)
 		}
 		s := res.Sizes
-		faces := s.Persistent / p.cubeBytes() * sides * s.Face
+		faces := s.Persistent / p.cubeBytes() * sides * s.Piece
 		want := s.InFlight
-		if p.Arm == JacobiAdaptive {
-			want = faces + packers*s.Face
+		if p.Arm == ArmAdaptive {
+			want = faces + packers*s.Piece
 		}
-		if res.Peak > want || res.Ghosts < s.Face || (p.Arm == JacobiNormal || p.Arm == JacobiFetch) && res.Peak != want {
-			t.Errorf("rank %d: %d bytes of faces at once, %d of them ghosts; want %d", r, res.Peak, res.Ghosts, want)
+		if res.Peak > want || res.Received < s.Piece || (p.Arm == ArmNormal || p.Arm == ArmFetch) && res.Peak != want {
+			t.Errorf("rank %d: %d bytes of faces at once, %d of them ghosts; want %d", r, res.Peak, res.Received, want)
 		}
-		if p.Arm == JacobiTokens && res.Ghosts > int64(p.Tokens)*s.Face {
-			t.Errorf("rank %d: ghost faces of %d bytes with %d tokens of %d", r, res.Ghosts, p.Tokens, s.Face)
+		if p.Arm == ArmTokens && res.Received > int64(p.Tokens)*s.Piece {
+			t.Errorf("rank %d: ghost faces of %d bytes with %d tokens of %d", r, res.Received, p.Tokens, s.Piece)
 		}
 	}
 }
 
 // With memory for one cube's faces each cube waits for its own.
 func TestFewTokensWaitOftenForLateFaces(t *testing.T) {
-	p := JacobiParams{Arm: JacobiTokens, Tokens: sides, Cubes: 3, Edge: 8, Iterations: 3, Latency: 20 * time.Millisecond}
+	p := JacobiParams{Arm: ArmTokens, Tokens: sides, Cubes: 3, Edge: 8, Iterations: 3, Latency: 20 * time.Millisecond}
 	res, err := onJacobi(t, p, 2, conduit.Config{Fabric: conduit.FabricSHM, SegmentSize: 1 << 16}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -116,7 +116,7 @@ func TestFewTokensWaitOftenForLateFaces(t *testing.T) {
 
 func TestJacobiOverVerbs(t *testing.T) {
 	rdmatest.Device(t)
-	for _, arm := range []string{JacobiNormal, JacobiTokens} {
+	for _, arm := range []string{ArmNormal, ArmTokens} {
 		p := JacobiParams{Arm: arm, Tokens: 6, Cubes: 2, Edge: 16, Width: 2, Iterations: 3}
 		res, err := onJacobi(t, p, 2, conduit.Config{Fabric: conduit.FabricIBV, SegmentSize: 1 << 16}, nil)
 		if err != nil {
@@ -206,7 +206,7 @@ func TestNonsenseJacobisAreRefused(t *testing.T) {
 
 func TestTauIsTheModels(t *testing.T) {
 	for want, p := range map[float64]JacobiParams{0.09375: {Edge: 64, Width: 1}, 0.1875: {Edge: 64, Width: 2}, 0.375: {Edge: 32, Width: 2}} {
-		p.Arm = JacobiNormal
+		p.Arm = ArmNormal
 		s, err := p.Sizes()
 		if err != nil || s.Tau != want {
 			t.Errorf("%+v: tau %v, want %v; %v", p, s.Tau, want, err)

@@ -8,11 +8,7 @@ import (
 
 // bwCmd is ibbench bw.
 type bwCmd struct {
-	common
-	lively
-	timing
-	repeated
-	peered
+	swept
 	stream
 	Op string `arg:"" optional:"" default:"put" help:"put, get, or am: Mediums without replies."`
 	target
@@ -23,23 +19,18 @@ type bwCmd struct {
 }
 
 func (c *bwCmd) run(ctx context.Context, io streams) error {
+	points, err := c.points()
+	if err != nil {
+		return usageError{err}
+	}
+	x := perftestCmd{Kind: plan.BW, Ops: c.Op, Sizes: c.Sizes, depth: points[0].Depth}
+	return c.sweep(ctx, io, c.Host, points, x, c.stream.besides(points, map[string]bool{"--bidi": c.Bidi, "--local": c.where() != ""}))
+}
+
+func (c *bwCmd) points() ([]plan.Point, error) {
 	if err := c.between(&c.Op, plan.Put, plan.Put, plan.Get, plan.AM); err != nil {
-		return usageError{err}
+		return nil, err
 	}
-	sizes, err := sizesOf(c.Op, c.Sizes, map[bool]string{true: "64..4K", false: "64..4M"}[c.Op == plan.AM])
-	if err != nil {
-		return usageError{err}
-	}
-	points, err := c.stream.points(c.timing, plan.Point{Kind: plan.BW, Op: c.Op, Bidi: c.Bidi, Local: c.where()}, sizes, c.Depth)
-	if err != nil {
-		return usageError{err}
-	}
-	if c.Peer != nil {
-		x := perftestCmd{Kind: plan.BW, Ops: c.Op, Sizes: c.Sizes, depth: points[0].Depth}
-		return c.beside(ctx, io, &c.peered, &c.timing, &c.repeated, x, c.stream.besides(points, map[string]bool{
-			"HOST": c.Host != "", "--live": c.Live, "--bidi": c.Bidi, "--local": c.where() != "",
-		}))
-	}
-	c.moving, c.server = c.Live, c.Host
-	return c.measureRounds(ctx, io, plan.BW, points, c.times(1))
+	proto := plan.Point{Kind: plan.BW, Op: c.Op, Bidi: c.Bidi, Local: c.where()}
+	return c.stream.points(c.timing, proto, c.Sizes, map[bool]string{true: "64..4K", false: "64..4M"}[c.Op == plan.AM], c.Depth)
 }

@@ -160,10 +160,7 @@ func (c *cacheCmd) sizes(ctx context.Context, io streams) error {
 		return usageError{err}
 	}
 	proto.Duration = sizesDuration
-	var points []plan.Point
-	for _, proto.Size = range sizes {
-		points = append(points, proto)
-	}
+	points := sized(proto, sizes)
 	var all []*report.Series
 	return c.measureEach(ctx, io, plan.Lat, points, func(s *report.Series) {
 		if all = append(all, s); len(all) == len(points) { // of a fabric

@@ -9,10 +9,8 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/machine"
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/peer"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 )
 
 // collCmd is ibbench coll.
@@ -101,41 +99,19 @@ func (c *collCmd) compare(ctx context.Context, io streams, points []plan.Point) 
 	if err != nil {
 		return usageError{err}
 	}
-	if err := io.alone(ctx, "--peer starts its processes on this machine"); err != nil {
-		return err
-	}
-	out, pct, err := c.writers(io)
-	if err != nil || io.check {
-		return err
-	}
-	own := p.CPUs
-	if len(own) == 0 {
+	x := &peer.Comparison{Plan: p, Peer: peer.OpenMPI, CPUs: p.CPUs, Rounds: c.Rounds, Timeout: c.Timeout, Extra: strings.Fields(c.Args)}
+	return c.output.versus(ctx, io, c.Quiet, x, as, nil, func(*terminal) error {
+		p.Fabric = "shm"
+		if len(p.CPUs) > 0 {
+			return nil
+		}
 		// As mpirun binds its ranks: else the kernel may put both of ours on one core for a while.
 		cpus, err := machine.Allowed()
-		if err != nil {
-			return err
-		}
-		if p.Ranks <= len(cpus) {
+		if err == nil && p.Ranks <= len(cpus) {
 			p.CPUs = cpus
 		}
-	}
-	p.Fabric, p.Pct = "shm", percentiles(append(pct, 50, 99), nil)
-	r := &results{out: out, as: as, t: newTerminal(io.err, c.Quiet)}
-	cmp := &peer.MPI{
-		Plan: p, CPUs: own, Rounds: c.Rounds, Timeout: c.Timeout, Extra: strings.Fields(c.Args), Say: r.t.live,
-		Ours: func(ctx context.Context, p *plan.Plan) (all []*report.Series, err error) {
-			err = startRanks(ctx, p, measure.Events{Progress: r.t.live, Line: r.t.live, Series: func(s *report.Series) error {
-				all = append(all, s)
-				return nil
-			}})
-			return all, err
-		},
-	}
-	all, err := cmp.Run(ctx)
-	for _, s := range all {
-		err = errors.Join(err, r.add(s))
-	}
-	return r.end(err)
+		return err
+	})
 }
 
 // checkPeer returns which flags do not go with --peer.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,11 +23,21 @@ type network struct {
 	Seed   uint64 `default:"1" placeholder:"N" help:"Seed of the payloads. Default: 1."`
 }
 
+// written are the flags that say where to report.
+type written struct {
+	Output []string `short:"o" sep:"none" placeholder:"FILE" help:"Write the results to a file too, in the format of its suffix: .json .ndjson .csv .txt .bench, of flow jacobi and ft also the plot .svg. Repeatable."`
+	Format string   `default:"text" enum:"text,json,ndjson,csv,bench" help:"Format on standard output: text, json, ndjson, csv or bench (for benchstat). Default: text."`
+	drawn  bool     // there is a plot
+}
+
 // output are the flags that say how to report.
 type output struct {
-	Output []string `short:"o" sep:"none" placeholder:"FILE" help:"Write the results to a file too, in the format of its suffix: .json .ndjson .csv .txt .bench. Repeatable."`
-	Format string   `default:"text" enum:"text,json,ndjson,csv,bench" help:"Format on standard output: text, json, ndjson, csv or bench (for benchstat). Default: text."`
-	Pct    string   `default:"50,90,99,99.9" placeholder:"LIST" help:"Percentiles to report. Default: 50,90,99,99.9."`
+	written
+	Pct string `default:"50,90,99,99.9" placeholder:"LIST" help:"Percentiles to report. Default: 50,90,99,99.9."`
+}
+
+func (o output) writers(io streams) (report.Tee, []float64, error) {
+	return o.written.writers(io, o.Pct)
 }
 
 // common are the flags of every measurement.
@@ -72,6 +83,26 @@ type peered struct {
 // lively is the flag of measurements that can be watched; of heap it would be another one.
 type lively struct {
 	Live bool `help:"On a terminal, show the time, and of latencies the figures so far, in a line that moves."`
+}
+
+// swept are the flags of lat, bw and rate.
+type swept struct {
+	common
+	lively
+	timing
+	repeated
+	peered
+}
+
+// sweep measures the points of x's kind, or with a peer what x has of them. asked has the flags
+// that do not go with a peer, and whether they are set.
+func (c *swept) sweep(ctx context.Context, io streams, host string, points []plan.Point, x perftestCmd, asked map[string]bool) error {
+	if c.Peer == nil {
+		c.moving, c.server = c.Live, host
+		return c.measureRounds(ctx, io, x.Kind, points, c.times(1))
+	}
+	asked["HOST"], asked["--live"] = host != "", c.Live
+	return c.beside(ctx, io, x, asked)
 }
 
 // stream are the flags of throughputs.
@@ -137,8 +168,20 @@ func sizesOf(op, sizes, byDefault string) ([]int64, error) {
 	return list, nil
 }
 
+// sized has a point of each size.
+func sized(proto plan.Point, sizes []int64) (points []plan.Point) {
+	for _, proto.Size = range sizes {
+		points = append(points, proto)
+	}
+	return points
+}
+
 // points crosses lanes, goroutines, depths and sizes.
-func (s stream) points(t timing, proto plan.Point, sizes []int64, depth string) (points []plan.Point, err error) {
+func (s stream) points(t timing, proto plan.Point, size, byDefault, depth string) (points []plan.Point, err error) {
+	sizes, err := sizesOf(proto.Op, size, byDefault)
+	if err != nil {
+		return nil, err
+	}
 	depths, err := plan.Counts("depth", depth, plan.MaxDepth)
 	if err != nil {
 		return nil, fmt.Errorf("--depth: %w", err)
@@ -216,14 +259,17 @@ func (n network) fabrics() ([]string, error) {
 
 // writers opens standard output and the files, and returns the percentiles. It opens nothing where
 // usage is only checked.
-func (o output) writers(io streams) (report.Tee, []float64, error) {
-	pct, err := plan.Percentiles(o.Pct)
+func (o written) writers(io streams, percentiles string) (report.Tee, []float64, error) {
+	pct, err := plan.Percentiles(percentiles)
 	if err != nil {
 		return nil, nil, usageError{fmt.Errorf("--pct: %w", err)}
 	}
 	for _, path := range o.Output {
-		if _, err := report.FormatOf(path); err != nil {
+		switch format, err := report.FormatOf(path); {
+		case err != nil:
 			return nil, nil, usageError{err}
+		case format == "svg" && !o.drawn:
+			return nil, nil, usageError{fmt.Errorf("-o %s: no format of this command, only of flow jacobi and flow ft; ibbench report --pictures draws other results", path)}
 		}
 	}
 	w, err := report.New(o.Format, io.out, pct)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit"
-	"github.com/ibconduit/conduit/internal/atomicfile"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 )
 
 // flowCmd is ibbench flow: a command for each kernel.
@@ -16,34 +16,6 @@ type flowCmd struct {
 	AllToAll flowAllToAll `cmd:"" name:"alltoall" help:"All-to-all paced by a budget, beside Bruck's, all at once, and pairwise."`
 	Incast   flowIncast   `cmd:"" help:"Many ranks send payloads to one, whose budget has memory for some: throughput and memory."`
 	Hog      flowHog      `cmd:"" help:"Take memory from others, by touching it again and again."`
-}
-
-// kernel returns the command of a kernel.
-func (c *flowCmd) kernel(name string) command {
-	return map[string]command{
-		"jacobi":   starter{&c.Jacobi, &c.Jacobi.flowOutput, true},
-		"ft":       starter{&c.FT, &c.FT.flowOutput, true},
-		"alltoall": starter{&c.AllToAll, &c.AllToAll.flowOutput, false},
-		"incast":   starter{&c.Incast, &c.Incast.flowOutput, false},
-		"hog":      &c.Hog,
-	}[name]
-}
-
-// starter is a kernel that starts its ranks.
-type starter struct {
-	command
-	to    *flowOutput
-	plots bool
-}
-
-func (s starter) run(ctx context.Context, io streams) error {
-	if err := io.alone(ctx, "flow starts its ranks on this machine"); err != nil {
-		return err
-	}
-	if err := s.to.check(s.plots); err != nil {
-		return err
-	}
-	return s.command.run(ctx, io)
 }
 
 // flowRanks are the flags of kernels that run in jobs of ranks.
@@ -58,11 +30,20 @@ type flowRanks struct {
 	Quiet   bool          `short:"q" help:"No progress on standard error."`
 }
 
-// flowOutput are the flags that say how to report.
+// flowOutput are the flags that say how to report, and what they open.
 type flowOutput struct {
-	Format string             `default:"text" enum:"text,json,ndjson,csv,bench" help:"Format on standard output: text, json, ndjson, csv or bench (for benchstat). Default: text."`
-	Output []string           `short:"o" sep:"none" placeholder:"FILE" help:"Write the results to a file too, in the format of its suffix: .txt .json .ndjson .csv .bench, or as a plot: .svg. Repeatable."`
-	files  []*atomicfile.File // of Output
+	written
+	to report.Tee
+}
+
+// open refuses what no kernel can run with or write to, before anything is measured. drawn says
+// that there is a plot.
+func (o *flowOutput) open(ctx context.Context, io streams, drawn bool) error {
+	err := io.alone(ctx, "flow starts its ranks on this machine")
+	if o.drawn = drawn; err == nil {
+		o.to, _, err = o.writers(io, "50")
+	}
+	return err
 }
 
 // bytesFlag reads a flag that is a number of bytes.

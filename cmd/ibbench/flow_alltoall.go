@@ -1,11 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/ibconduit/conduit/bench"
@@ -27,14 +27,15 @@ type flowAllToAll struct {
 
 // allToAllReport is what ibbench flow alltoall prints.
 type allToAllReport struct {
-	Kind   string                `json:"kind"` // flow-alltoall
-	Ranks  int                   `json:"ranks"`
-	Fabric string                `json:"fabric"`
+	flowKind
 	Sides  []bench.AllToAllSide  `json:"sides"`
 	Points []bench.AllToAllPoint `json:"points"`
 }
 
 func (c *flowAllToAll) run(ctx context.Context, io streams) error {
+	if err := c.open(ctx, io, false); err != nil {
+		return err
+	}
 	if c.Quick {
 		c.Sizes, c.Rounds, c.Loop = "8,4K,64K", 2, 4
 	}
@@ -53,14 +54,10 @@ func (c *flowAllToAll) run(ctx context.Context, io streams) error {
 			return usageError{fmt.Errorf("a block of %d bytes: want 1 byte to 4 MiB", s)}
 		}
 	}
-	timeout := c.Timeout
-	if timeout == 0 {
-		timeout = 5 * time.Minute
-	}
 	t := newTerminal(io.err, c.Quiet)
-	out := allToAllReport{Kind: "flow-alltoall", Ranks: c.Ranks, Fabric: c.Fabric, Sides: bench.AllToAllSides(c.Ranks, largest)}
+	out := allToAllReport{flowKind: flowKind{"flow-alltoall", c.Ranks, c.Fabric}, Sides: bench.AllToAllSides(c.Ranks, largest)}
 	run := transient.Run{Kernel: transient.AllToAll, Params: transient.AllToAllParams{Sizes: sizes, Rounds: c.Rounds, Loop: c.Loop, Most: c.Most},
-		Ranks: c.Ranks, Fabric: c.Fabric, Device: c.Device, Timeout: timeout, Stderr: io.err,
+		Ranks: c.Ranks, Fabric: c.Fabric, Device: c.Device, Timeout: cmp.Or(c.Timeout, 5*time.Minute), Stderr: io.err,
 		Said: func(_ int, line json.RawMessage) {
 			var p bench.AllToAllPoint
 			if json.Unmarshal(line, &p) == nil {
@@ -68,15 +65,13 @@ func (c *flowAllToAll) run(ctx context.Context, io streams) error {
 				t.live(fmt.Sprintf("%s: done", errtext.Count(p.Size, "byte")))
 			}
 		}}
-	_, err = run.Start(ctx)
+	_, err = transient.Start[bool](ctx, &run)
 	t.end()
 	if err != nil && len(out.Points) == 0 {
 		return err
 	}
-	return errors.Join(err, c.write(io.out, &out)) // also what was measured before a failure
+	return errors.Join(err, c.write(&out)) // also what was measured before a failure
 }
-
-func (o *allToAllReport) where() (ranks int, network string) { return o.Ranks, o.Fabric }
 
 func (o *allToAllReport) series() (all []*report.Series) {
 	for _, p := range o.Points {
@@ -98,25 +93,25 @@ func (o *allToAllReport) series() (all []*report.Series) {
 	return all
 }
 
-func (o *allToAllReport) text() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "All-to-all of %d ranks over %s, microseconds (the least of the rounds), content verified; ratio: the slowest of the paced ones to the best of the others\n", o.Ranks, o.Fabric)
-	fmt.Fprintf(&b, "%-10s", "bytes")
+func (o *allToAllReport) Text() string {
+	rows := [][]string{{"bytes"}}
 	for _, s := range o.Sides {
-		fmt.Fprintf(&b, " %10s", s.Name)
+		rows[0] = append(rows[0], s.Name)
 	}
-	fmt.Fprintf(&b, "   %s\n", "ratio")
+	rows[0] = append(rows[0], "ratio", "to")
 	for _, p := range o.Points {
-		fmt.Fprintf(&b, "%-10d", p.Size)
-		worst := 0.0
+		row, worst := []string{fmt.Sprint(p.Size)}, 0.0
 		for _, s := range o.Sides {
-			fmt.Fprintf(&b, " %10.2f", p.Micros[s.Name])
+			row = append(row, fmt.Sprintf("%.2f", p.Micros[s.Name]))
 			if s.Way == bench.Paced {
 				worst = max(worst, p.Micros[s.Name])
 			}
 		}
 		name, best := p.Best()
-		fmt.Fprintf(&b, "   %.2f to %s\n", worst/best, name)
+		rows = append(rows, append(row, fmt.Sprintf("%.2f", worst/best), name))
 	}
-	return b.String()
+	var t flowText
+	t.line("All-to-all of %d ranks over %s, microseconds (the least of the rounds), content verified", o.Ranks, o.Fabric)
+	t.table("ratio: the slowest of the paced ones to the best of the others", rows)
+	return t.String()
 }

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/ibconduit/conduit/bench"
@@ -92,8 +91,7 @@ type jacobiHog struct {
 }
 
 type jacobiHogRow struct {
-	Arm    string        `json:"arm"`
-	Tokens int           `json:"tokens,omitempty"`
+	flowArm
 	Failed string        `json:"failed,omitempty"`
 	Phase1 time.Duration `json:"phase1_ns"`         // an iteration without the hog, mean
 	Phase2 time.Duration `json:"phase2_ns"`         // with it, all iterations, mean
@@ -110,20 +108,20 @@ const settled = 5 * time.Second
 // hog runs each kind of budget with a hog from the middle on, and the adaptive one with a hog from
 // the start, too.
 func (m *jacobiMeasurement) hog(ctx context.Context) error {
-	m.arms = []string{bench.JacobiAdaptive}
+	m.arms = []string{bench.ArmAdaptive}
 	if err := m.calibrate(ctx); err != nil {
 		return err
 	}
-	p := m.params(bench.JacobiAdaptive, 1, 1)
+	p := m.params(bench.ArmAdaptive, 1, 1)
 	one, err := p.Sizes()
 	if err != nil {
 		return err
 	}
 	// All faces fit, with an eighth as headroom and a rest for what grows in a rank. The hog takes
 	// the rest, and so much of the faces' that half of them do not fit beside it.
-	faces := 12 * one.Face
+	faces := 12 * one.Piece
 	rest := m.limit / 32
-	cubes := int((m.limit - m.out.Fixed[bench.JacobiAdaptive] - rest) / (one.Persistent + faces*9/8))
+	cubes := int((m.limit - m.out.Fixed[bench.ArmAdaptive] - rest) / (one.Persistent + faces*9/8))
 	if m.sizes != nil {
 		cubes = m.sizes[0]
 	}
@@ -134,9 +132,9 @@ func (m *jacobiMeasurement) hog(ctx context.Context) error {
 	h := &jacobiHog{Bytes: bytes, Cubes: cubes, Phase: m.Phase, Latency: m.Latency}
 	m.out.Hog = h
 	all := 12 * cubes
-	kinds := []bench.JacobiParams{{Arm: bench.JacobiAdaptive}}
+	kinds := []bench.JacobiParams{{Arm: bench.ArmAdaptive}}
 	for _, part := range []int{16, 4, 2, 1} {
-		kinds = append(kinds, bench.JacobiParams{Arm: bench.JacobiTokens, Tokens: max(all/part, 1)})
+		kinds = append(kinds, bench.JacobiParams{Arm: bench.ArmTokens, Tokens: max(all/part, 1)})
 	}
 	for _, k := range kinds {
 		p := m.params(k.Arm, k.Tokens, cubes)
@@ -144,7 +142,7 @@ func (m *jacobiMeasurement) hog(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if k.Arm == bench.JacobiAdaptive && row.Failed == "" {
+		if k.Arm == bench.ArmAdaptive && row.Failed == "" {
 			if err := m.withHog(ctx, p, bytes, &row); err != nil {
 				return err
 			}
@@ -174,7 +172,7 @@ func (m *jacobiMeasurement) intoRun(ctx context.Context, p bench.JacobiParams, b
 		came = time.Since(begin)
 		_ = hogs(ctx, groups, bytes, m.io.err)
 	})
-	row = jacobiHogRow{Arm: r.Arm, Tokens: r.Tokens, Failed: r.Failed, Faults: r.Faults, Limits: r.limits}
+	row = jacobiHogRow{flowArm: r.flowArm, Failed: r.Failed, Faults: r.Faults, Limits: r.limits}
 	if err == nil && row.Failed == "" {
 		row.fill(r.each[0], came)
 	}
@@ -265,7 +263,7 @@ func median(d []time.Duration) time.Duration {
 	return d[len(d)/2]
 }
 
-func (h *jacobiHog) text(b *strings.Builder) {
+func (h *jacobiHog) text(t *flowText) {
 	if h == nil {
 		return
 	}
@@ -275,18 +273,23 @@ func (h *jacobiHog) text(b *strings.Builder) {
 		}
 		return fmt.Sprintf("%.1f", float64(d)/1e6)
 	}
-	fmt.Fprintf(b, "\na hog of %s MiB in each group after %v; %s along x; faces come %v late; ms of an iteration\n", mib(h.Bytes), h.Phase, errtext.Count(h.Cubes, "cube"), h.Latency)
-	fmt.Fprintf(b, "%-14s %12s %12s %20s %16s %12s %10s\n", "budget", "before", "with it", "5 s after it came", "begun with it", "iterations", "faults")
+	rows := [][]string{{"budget", "before", "with it", "5 s after it came", "begun with it", "iterations", "faults"}}
 	for _, r := range h.Rows {
-		name := armName(r.Arm, r.Tokens)
-		if r.Failed != "" {
-			fmt.Fprintf(b, "%-14s %12s %s\n", name, failedCell(r.Failed), r.Failed)
-			continue
+		row := []string{r.name(), failedCell(r.Failed), "", "", "", "", ""}
+		if r.Failed == "" {
+			row = []string{r.name(), ms(r.Phase1), ms(r.Phase2), ms(r.Soon), ms(r.With), fmt.Sprint(r.Whole), fmt.Sprint(r.Faults)}
 		}
-		fmt.Fprintf(b, "%-14s %12s %12s %20s %16s %12d %10d\n", name, ms(r.Phase1), ms(r.Phase2), ms(r.Soon), ms(r.With), r.Whole, r.Faults)
+		rows = append(rows, row)
+	}
+	t.table(fmt.Sprintf("a hog of %s MiB in each group after %v; %s along x; faces come %v late; ms of an iteration",
+		mib(h.Bytes), h.Phase, errtext.Count(h.Cubes, "cube"), h.Latency), rows)
+	for _, r := range h.Rows {
+		if r.Failed != "" {
+			t.line("%s %s: %s", failedCell(r.Failed), r.name(), r.Failed)
+		}
 	}
 	if h.Whole > 0 {
-		fmt.Fprintf(b, "adaptive: %.2f of a run begun with the hog, 5 s after it came; %.2f and %.2f of the best fixed budget before and with it; %.2f times the iterations of the one that was best before\n",
+		t.line("adaptive: %.2f of a run begun with the hog, 5 s after it came; %.2f and %.2f of the best fixed budget before and with it; %.2f times the iterations of the one that was best before",
 			h.Settled, h.Phases[0], h.Phases[1], h.Whole)
 	}
 }

@@ -2,19 +2,18 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/ibconduit/conduit/bench"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/transient"
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // flowIncast is ibbench flow incast.
@@ -34,9 +33,7 @@ type flowIncast struct {
 
 // incastReport is what ibbench flow incast prints.
 type incastReport struct {
-	Kind   string      `json:"kind"` // flow-incast
-	Ranks  int         `json:"ranks"`
-	Fabric string      `json:"fabric"`
+	flowKind
 	Size   int64       `json:"size"` // of a payload
 	Rounds int         `json:"rounds"`
 	Rows   []incastRow `json:"rows"`
@@ -53,6 +50,9 @@ type incastRow struct {
 }
 
 func (c *flowIncast) run(ctx context.Context, io streams) error {
+	if err := c.open(ctx, io, false); err != nil {
+		return err
+	}
 	size, err := bytesFlag("--size", c.Size, "")
 	if err != nil {
 		return err
@@ -73,7 +73,7 @@ func (c *flowIncast) run(ctx context.Context, io streams) error {
 		}
 	}
 	t := newTerminal(io.err, c.Quiet)
-	out := &incastReport{Kind: "flow-incast", Ranks: c.Ranks, Fabric: c.Fabric, Size: size}
+	out := &incastReport{flowKind: flowKind{"flow-incast", c.Ranks, c.Fabric}, Size: size}
 	for _, n := range append([]int{0}, memory...) {
 		out.Rows = append(out.Rows, incastRow{Memory: n})
 	}
@@ -92,7 +92,7 @@ func (c *flowIncast) run(ctx context.Context, io streams) error {
 		}
 		row.GBps, row.Share = middle(row.rates), middle(shares)
 	}
-	return errors.Join(err, c.write(io.out, out)) // also what was measured before a failure
+	return errors.Join(err, c.write(out)) // also what was measured before a failure
 }
 
 // rounds measures each row once in each round, the one with memory for all first.
@@ -103,22 +103,17 @@ func (c *flowIncast) rounds(ctx context.Context, io streams, t *terminal, size i
 			t.live(fmt.Sprintf("round %d, memory for %d", round, row.Memory))
 			r := transient.Run{Kernel: transient.Incast, Params: c.params(row.Memory, size), Ranks: c.Ranks, Fabric: c.Fabric, Device: c.Device,
 				Timeout: 2 * time.Minute, Stderr: io.err}
-			results, err := r.Start(ctx)
+			all, err := transient.Start[transient.Measured[bench.IncastResult]](ctx, &r)
 			if err != nil {
 				return err
 			}
-			var res bench.IncastResult
-			if err := json.Unmarshal(results[0], &res); err != nil {
-				return err
-			}
+			res := all[0].Result
 			row.rates = append(row.rates, float64(res.Bytes)/res.Elapsed.Seconds()/1e9)
 			row.Peak, row.Limit = max(row.Peak, res.Peak), res.Limit
 		}
 	}
 	return nil
 }
-
-func (o *incastReport) where() (ranks int, network string) { return o.Ranks, o.Fabric }
 
 func (o *incastReport) series() (all []*report.Series) {
 	for _, r := range o.Rows {
@@ -145,12 +140,13 @@ func (r incastRow) memory() string {
 	return strconv.Itoa(r.Memory)
 }
 
-func (o *incastReport) text() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d ranks send payloads of %d bytes to one, over %s; medians of %d rounds\n\n%-12s %10s %8s %12s %12s\n",
-		o.Ranks-1, o.Size, o.Fabric, o.Rounds, "memory for", "GB/s", "share", "peak KiB", "budget KiB")
+func (o *incastReport) Text() string {
+	rows := [][]string{{"memory for", "GB/s", "share", "peak KiB", "budget KiB"}}
 	for _, r := range o.Rows {
-		fmt.Fprintf(&b, "%-12s %10.3f %8.2f %12d %12d\n", r.memory(), r.GBps, r.Share, r.Peak>>10, r.Limit>>10)
+		rows = append(rows, []string{r.memory(), fmt.Sprintf("%.3f", r.GBps), fmt.Sprintf("%.2f", r.Share), fmt.Sprint(r.Peak >> 10), fmt.Sprint(r.Limit >> 10)})
 	}
-	return b.String()
+	var t flowText
+	t.line("%d ranks send payloads of %d bytes to one, over %s", o.Ranks-1, o.Size, o.Fabric)
+	t.table(fmt.Sprintf("medians of %s", errtext.Count(o.Rounds, "round")), rows)
+	return t.String()
 }

@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -47,37 +45,17 @@ const exploded = 1000
 // worn is how many sizes in a row an arm is measured at that do not fit.
 const worn = 3
 
-// jacobiRun is one run.
-type jacobiRun struct {
-	Arm     string            `json:"arm"`
-	Tokens  int               `json:"tokens,omitempty"`
-	Cubes   int               `json:"cubes"` // along x
-	Failed  string            `json:"failed,omitempty"`
-	Elapsed time.Duration     `json:"elapsed_ns"` // of the iterations that count, the slowest rank
-	Faults  int64             `json:"faults"`     // of all ranks meanwhile; -1: not known
-	Peak    int64             `json:"peak"`       // bytes of faces at once, the most of a rank
-	Ghosts  int64             `json:"ghosts"`     // of these what its budget had
-	Group   int64             `json:"group"`      // bytes of a rank's group, the most that a sample had
-	Pinned  int64             `json:"pinned"`     // VmPin of a rank
-	Sizes   bench.JacobiSizes `json:"sizes"`
-	each    [][]time.Duration // iterations of the ranks
-	limits  []int64
-	samples []transient.Sample
-}
-
 // jacobiReport is what ibbench flow jacobi prints.
 type jacobiReport struct {
-	Kind       string           `json:"kind"` // flow-jacobi
-	Ranks      int              `json:"ranks"`
-	Fabric     string           `json:"fabric"`
+	flowKind
 	Limit      int64            `json:"limit"` // of each rank's group, in bytes
 	Edge       int              `json:"edge"`
 	Points     int              `json:"points"` // of the stencil
 	Iterations int              `json:"iterations"`
 	Touched    int64            `json:"touched,omitempty"` // of Limit what a rank can have before touching it takes pages from a disk; 0: not known
 	Fixed      map[string]int64 `json:"fixed,omitempty"`   // what a rank has besides arrays and faces, in bytes, by arm
-	Runs       []jacobiRun      `json:"runs,omitempty"`
-	Sweep      []jacobiRun      `json:"sweep,omitempty"`
+	Runs       []flowRun        `json:"runs,omitempty"`
+	Sweep      []flowRun        `json:"sweep,omitempty"`
 	Knees      []jacobiKnee     `json:"knees,omitempty"`
 	Hog        *jacobiHog       `json:"hog,omitempty"`
 	Wave       []jacobiWave     `json:"wave,omitempty"`
@@ -104,10 +82,13 @@ type jacobiWave struct {
 }
 
 func (c *flowJacobi) run(ctx context.Context, io streams) (err error) {
+	if err := c.open(ctx, io, true); err != nil {
+		return err
+	}
 	if err := c.complete(); err != nil {
 		return usageError{err}
 	}
-	out := &jacobiReport{Kind: "flow-jacobi", Ranks: c.Ranks, Fabric: c.Fabric, Limit: c.limit, Edge: c.Edge, Points: c.Stencil, Iterations: c.Iterations, Fixed: map[string]int64{}}
+	out := &jacobiReport{flowKind: flowKind{"flow-jacobi", c.Ranks, c.Fabric}, Limit: c.limit, Edge: c.Edge, Points: c.Stencil, Iterations: c.Iterations, Fixed: map[string]int64{}}
 	if c.limit > 0 {
 		swap, err := c.swap(2 * int64(c.Ranks) * c.limit)
 		if err != nil {
@@ -124,7 +105,7 @@ func (c *flowJacobi) run(ctx context.Context, io streams) (err error) {
 		err = m.tables(ctx)
 	}
 	m.t.clear()
-	return errors.Join(err, c.write(io.out, out, out.svg)) // also what was measured before a failure
+	return errors.Join(err, c.write(out)) // also what was measured before a failure
 }
 
 // complete checks the flags.
@@ -217,14 +198,14 @@ func (m *jacobiMeasurement) tables(ctx context.Context) error {
 				continue
 			}
 			m.out.Runs = append(m.out.Runs, r)
-			if over[arm]++; r.fits() {
+			if over[arm]++; fits(&r) {
 				over[arm] = 0
 			}
 		}
 	}
 	m.knees(sizes)
 	for _, tokens := range m.sweep {
-		r, ok, err := m.once(ctx, m.params(bench.JacobiTokens, tokens, sizes[0]))
+		r, ok, err := m.once(ctx, m.params(bench.ArmTokens, tokens, sizes[0]))
 		if err != nil {
 			return err
 		}
@@ -232,8 +213,10 @@ func (m *jacobiMeasurement) tables(ctx context.Context) error {
 			m.out.Sweep = append(m.out.Sweep, r)
 		}
 	}
-	if m.Wave {
-		return m.wave(sizes[0])
+	for _, r := range m.out.Runs {
+		if m.Wave && r.Cubes == sizes[0] && len(r.wave.Bytes) > 0 {
+			m.out.Wave = append(m.out.Wave, r.wave)
+		}
 	}
 	return nil
 }
@@ -265,14 +248,14 @@ func (m *jacobiMeasurement) calibrate(ctx context.Context) error {
 // too much, it is not known.
 func (m *jacobiMeasurement) touch(ctx context.Context) error {
 	run := transient.Run{Kernel: transient.Touch, Params: 2 * m.limit, Ranks: 1, Fabric: m.Fabric, Device: m.Device, Limit: m.limit, Timeout: time.Minute, Stderr: m.io.err}
-	results, err := run.Start(ctx)
+	results, err := transient.Start[int64](ctx, &run)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err != nil {
-		return nil
+	if err == nil {
+		m.out.Touched = results[0]
 	}
-	return json.Unmarshal(results[0], &m.out.Touched)
+	return nil
 }
 
 // predicted is the number of cubes along x at which an arm has all of its memory: M = M_A + M_C.
@@ -284,9 +267,9 @@ func (m *jacobiMeasurement) predicted(arm string) (cubes, tau float64) {
 	}
 	left := float64(m.limit - m.out.Fixed[arm])
 	switch arm {
-	case bench.JacobiNormal, bench.JacobiFetch:
+	case bench.ArmNormal, bench.ArmFetch:
 		tau = one.Tau
-		if arm == bench.JacobiFetch {
+		if arm == bench.ArmFetch {
 			tau /= 2
 		}
 		return left / (1 + tau) / float64(one.Persistent), tau
@@ -338,12 +321,12 @@ func (m *jacobiMeasurement) knees(sizes []int) {
 			if r.Arm != arm {
 				continue
 			}
-			if !r.fits() {
+			if !fits(&r) {
 				break
 			}
 			k.Measured, k.Own = r.Cubes, r.Group-r.Peak
 		}
-		if arm == bench.JacobiNormal {
+		if arm == bench.ArmNormal {
 			normal = k
 		}
 		if normal.Measured > 0 && k.Measured > 0 {
@@ -355,11 +338,11 @@ func (m *jacobiMeasurement) knees(sizes []int) {
 }
 
 // fits reports whether a run had the memory that it needs.
-func (r *jacobiRun) fits() bool { return r.Failed == "" && r.Faults <= exploded }
+func fits(r *flowRun) bool { return r.Failed == "" && r.Faults <= exploded }
 
 // once is one run. ok is false where --duration has ended; one that fails, or takes too long, is a
 // result.
-func (m *jacobiMeasurement) once(ctx context.Context, p bench.JacobiParams) (r jacobiRun, ok bool, err error) {
+func (m *jacobiMeasurement) once(ctx context.Context, p bench.JacobiParams) (r flowRun, ok bool, err error) {
 	if time.Now().After(m.end) {
 		m.out.Left++
 		return r, false, nil
@@ -369,22 +352,18 @@ func (m *jacobiMeasurement) once(ctx context.Context, p bench.JacobiParams) (r j
 }
 
 // start runs with began beside it, which may be nil.
-func (m *jacobiMeasurement) start(ctx context.Context, p bench.JacobiParams, began func(ctx context.Context, groups []*memgroup.Group, iterating <-chan struct{})) (r jacobiRun, ok bool, err error) {
-	r = jacobiRun{Arm: p.Arm, Cubes: p.Cubes}
+func (m *jacobiMeasurement) start(ctx context.Context, p bench.JacobiParams, began func(ctx context.Context, groups []*memgroup.Group, iterating <-chan struct{})) (r flowRun, ok bool, err error) {
+	r = flowRun{flowArm: flowArm{Arm: p.Arm}, Cubes: p.Cubes, Limit: m.limit}
 	if r.Sizes, err = p.Sizes(); err != nil {
 		return r, false, err
 	}
-	if p.Arm == bench.JacobiTokens {
+	if p.Arm == bench.ArmTokens {
 		r.Tokens = p.Tokens
 	}
-	timeout := m.Timeout
-	if timeout == 0 {
-		timeout = time.Minute + 2*p.For
-	}
-	samples := &transient.Sampler{Every: 20 * time.Millisecond}
+	wave, most := jacobiWave{Arm: p.Arm}, int64(0)
 	iterating := make(chan struct{})
-	run := transient.Run{
-		Kernel: transient.Jacobi, Params: p, Ranks: m.Ranks, Fabric: m.Fabric, Device: m.Device, Limit: m.limit, Timeout: timeout, Stderr: m.io.err,
+	r, err = m.flowRanks.once(ctx, r, transient.Run{
+		Kernel: transient.Jacobi, Params: p, Timeout: time.Minute + 2*p.For, Stderr: m.io.err,
 		Said: func(rank int, _ json.RawMessage) {
 			if rank == 0 {
 				close(iterating)
@@ -398,55 +377,17 @@ func (m *jacobiMeasurement) start(ctx context.Context, p bench.JacobiParams, beg
 					began(ctx, groups, iterating)
 				}
 			}()
-			samples.Watch(ctx, groups)
+			transient.Watch(ctx, groups, 20*time.Millisecond, func(at time.Duration, used []int64) {
+				if len(used) > 0 {
+					most = max(most, slices.Max(used))
+					wave.Seconds, wave.Bytes = append(wave.Seconds, at.Seconds()), append(wave.Bytes, used[0])
+				}
+			})
 			<-done
 		},
+	}, 1)
+	if r.Failed == "" {
+		r.wave, r.Group = wave, most
 	}
-	results, err := run.Start(ctx)
-	if ctx.Err() != nil {
-		return r, false, context.Cause(ctx)
-	}
-	if err != nil {
-		if r.Failed = err.Error(); errors.Is(err, transient.ErrTimeout) {
-			r.Failed = fmt.Sprintf("more than %v", timeout)
-		}
-		return r, true, nil
-	}
-	r.samples, r.Group = samples.Samples, samples.Peak()
-	for _, b := range results {
-		var of transient.JacobiRank
-		if err := json.Unmarshal(b, &of); err != nil {
-			return r, false, err
-		}
-		r.Elapsed, r.Peak, r.Ghosts, r.Pinned = max(r.Elapsed, of.Elapsed), max(r.Peak, of.Peak), max(r.Ghosts, of.Ghosts), max(r.Pinned, of.Pinned)
-		if r.Faults += of.Faults; of.Faults < 0 {
-			r.Faults = -1
-		}
-		r.each, r.limits = append(r.each, of.Iterations), of.Limits
-	}
-	return r, true, nil
-}
-
-// wave has the memory over time of the runs of a size.
-func (m *jacobiMeasurement) wave(cubes int) error {
-	for _, r := range m.out.Runs {
-		if r.Cubes != cubes || len(r.samples) == 0 || len(r.samples[0].Used) == 0 {
-			continue
-		}
-		w := jacobiWave{Arm: r.Arm}
-		for _, s := range r.samples {
-			w.Seconds, w.Bytes = append(w.Seconds, s.At.Seconds()), append(w.Bytes, s.Used[0])
-		}
-		m.out.Wave = append(m.out.Wave, w)
-	}
-	return nil
-}
-
-// swap adds swap space where the machine has less than is asked for; nil: it has enough.
-func (c *flowRanks) swap(byDefault int64) (*memgroup.Swap, error) {
-	n, err := bytesFlag("--swap", c.Swap, strconv.FormatInt(byDefault, 10))
-	if err != nil || n <= memgroup.FreeSwap() {
-		return nil, err
-	}
-	return memgroup.MakeSwap(os.TempDir(), n-memgroup.FreeSwap())
+	return r, err == nil, err
 }

@@ -82,7 +82,7 @@ func TestJacobiPrintsItsTables(t *testing.T) {
 		}
 	}
 	text, err := os.ReadFile(file("a.txt"))
-	for _, want := range []string{"16*16*16", "24*16*16", "normal", "adaptive", "tokens   ms an iteration"} {
+	for _, want := range []string{"16*16*16", "24*16*16", "normal", "adaptive", "tokens  ms an iteration"} {
 		if err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("no %q in %s: %v", want, text, err)
 		}
@@ -114,12 +114,22 @@ func TestJacobiPrintsItsTables(t *testing.T) {
 	}
 }
 
+// at is the run of an arm at a size.
+func (o *jacobiReport) at(arm string, cubes int) *flowRun {
+	for i, r := range o.Runs {
+		if r.Arm == arm && r.Cubes == cubes {
+			return &o.Runs[i]
+		}
+	}
+	return nil
+}
+
 func TestWithLittleMemoryTokensFaultLess(t *testing.T) {
 	grouped(t)
 	// Faces of normal take 3/8 of the arrays: 20 MiB of these and 7.5 of faces do not fit 28 MiB, of
 	// which a rank has about 5 for itself; without the faces they do.
 	var r jacobiReport
-	var normal, tokens *jacobiRun
+	var normal, tokens *flowRun
 	for range 3 {
 		r = flowJSON[jacobiReport](t, "jacobi", "--limit", "28M", "--edge", "32", "--stencil", "13", "--iterations", "2", "--arms", "normal,tokens",
 			"--sizes", "40", "--wave", "--swap", "96M", "--timeout", "4m")
@@ -131,7 +141,7 @@ func TestWithLittleMemoryTokensFaultLess(t *testing.T) {
 		// not fit can die" in docs/memory-aware-flow.md.
 		t.Log(tokens.Failed)
 	}
-	if normal == nil || tokens == nil || tokens.Failed != "" || tokens.Peak > 10*tokens.Sizes.Face {
+	if normal == nil || tokens == nil || tokens.Failed != "" || tokens.Peak > 10*tokens.Sizes.Piece {
 		t.Fatalf("%+v", r)
 	}
 	if normal.Failed == "" && normal.Faults <= 10*tokens.Faults {

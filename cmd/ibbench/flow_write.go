@@ -1,35 +1,18 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"math"
-	"path/filepath"
-	"slices"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
-	"github.com/ibconduit/conduit/internal/atomicfile"
 )
-
-// failedCell is what a table has of a run that failed: killed, where the kernel ended it for want
-// of memory, and ** as in the paper where it took too long, or else has no result.
-func failedCell(why string) string {
-	if strings.Contains(why, syscall.SIGKILL.String()) {
-		return "killed"
-	}
-	return "**"
-}
 
 // flowReport is what a kernel found.
 type flowReport interface {
-	text() string             // its tables
+	report.Report             // its tables
 	series() []*report.Series // its runs
 	where() (ranks int, network string)
 }
@@ -72,68 +55,15 @@ func flowTime(op, variant string, size int64, took time.Duration, iterations int
 	return s
 }
 
-// check refuses files that cannot be written, before anything is measured, and opens the others.
-func (c *flowOutput) check(plots bool) error {
-	for _, name := range c.Output {
-		switch format := filepath.Ext(name); {
-		case slices.Contains([]string{".txt", ".json", ".ndjson", ".csv", ".bench"}, format) || plots && format == ".svg":
-		default:
-			return usageError{fmt.Errorf("-o %s: no format %q; there are .txt, .json, .ndjson, .csv and .bench, and of some kernels .svg", name, format)}
-		}
-		f, err := atomicfile.Create(name, 0o666)
-		if err != nil {
-			return fmt.Errorf("-o: %w", err)
-		}
-		c.files = append(c.files, f)
-	}
-	return nil
-}
-
-// write writes a report to standard output and to the files of -o, each in its format. svg draws
-// it, if there is such a function.
-func (c *flowOutput) write(out io.Writer, r flowReport, svg ...func() string) error {
-	to := func(w io.Writer, format string) error {
-		switch format {
-		case "json", "ndjson", "csv", "bench":
-			return writeSeries(w, format, r)
-		case "svg":
-			_, err := io.WriteString(w, svg[0]())
-			return err
-		}
-		_, err := io.WriteString(w, r.text())
-		return err
-	}
-	err := to(out, c.Format)
-	for i, name := range c.Output {
-		if failed := to(c.files[i], strings.TrimPrefix(filepath.Ext(name), ".")); failed != nil {
-			c.files[i].Discard()
-			err = errors.Join(err, failed)
-			continue
-		}
-		err = errors.Join(err, c.files[i].Close())
-	}
-	return err
-}
-
-// writeSeries writes the runs as any other results. The first has all that was found.
-func writeSeries(to io.Writer, format string, r flowReport) error {
-	w, err := report.New(format, to, []float64{50})
-	if err != nil {
-		return err
-	}
+// write reports what a kernel found, to standard output and the files of -o. The first run has all
+// of it.
+func (o *flowOutput) write(r flowReport) (err error) {
 	env := measure.HostEnv(r.where())
 	for i, s := range r.series() {
-		s.Env = env
-		if i == 0 {
-			text, err := json.Marshal(r)
-			if err != nil {
-				return err
-			}
-			s.Raw = json.RawMessage(text)
+		if s.Env = env; i == 0 {
+			s.Raw = r
 		}
-		if err := w.Add(s); err != nil {
-			return err
-		}
+		err = errors.Join(err, o.to.Add(s))
 	}
-	return w.Close()
+	return errors.Join(err, o.to.Close())
 }

@@ -291,6 +291,7 @@ func TestExitCodes(t *testing.T) {
 		{"perftest lat -d no_such_device", 3, "no_such_device"},
 		{"perftest lat --ops am,frob", 2, "put, get, amo, am"},
 	})
+	exits(t, nil, []exit{{"doctor --fabric tcp", 2, "auto"}, {"doctor --format yaml", 2, "json"}})
 	exits(t, []string{"--iters", "50", "--warmup", "0", "-q"}, []exit{
 		{"lat amo --fabric tcp", 2, "ibv, shm or auto"},
 		{"lat amo --fabric shm,shm", 2, "twice"},

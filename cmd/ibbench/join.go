@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -41,8 +40,9 @@ func (c *joinCmd) run(ctx context.Context, io streams) error {
 	if err != nil || io.check {
 		return err
 	}
-	r := &results{out: out, as: as, t: newTerminal(io.err, c.Quiet)}
 	p := &plan.Plan{Device: c.Device, GID: c.GID, Pct: percentiles(append(pct, 50), as)}
+	r := &results{out: out, as: as, t: newTerminal(io.err, c.Quiet), rounds: make([][]*report.Series, len(points)), want: c.Rounds,
+		merge: func(all []*report.Series) *report.Series { return report.Starts(all, p.Pct) }}
 	for _, f := range fabrics {
 		one := *p
 		var why string
@@ -83,30 +83,21 @@ func (c *joinCmd) points() (points []plan.Point, fabrics []string, err error) {
 	return points, fabrics, err
 }
 
-// starts starts jobs of each number of ranks in turns, and reports what came about, also before a
-// failure.
-func (c *joinCmd) starts(ctx context.Context, p *plan.Plan, points []plan.Point, r *results) (err error) {
-	all := make([][]*report.Series, len(points))
-	if _, err = c.once(ctx, p, points[0]); err == nil { // reads the program from its disk
-		err = c.rounds(ctx, p, points, r, all)
+// starts starts jobs of each number of ranks in turns.
+func (c *joinCmd) starts(ctx context.Context, p *plan.Plan, points []plan.Point, r *results) error {
+	if _, err := c.once(ctx, p, points[0]); err != nil { // reads the program from its disk
+		return err
 	}
-	for _, some := range all {
-		if len(some) > 0 {
-			err = errors.Join(err, r.add(report.Starts(some, p.Pct)))
-		}
-	}
-	return err
-}
-
-func (c *joinCmd) rounds(ctx context.Context, p *plan.Plan, points []plan.Point, r *results, all [][]*report.Series) error {
 	for n := range c.Rounds {
-		for i, pt := range points {
+		for _, pt := range points {
 			r.t.live(fmt.Sprintf("round %d of %d, %d ranks", n+1, c.Rounds, pt.Size))
 			s, err := c.once(ctx, p, pt)
 			if err != nil {
 				return fmt.Errorf("%d ranks: %w", pt.Size, err)
 			}
-			all[i] = append(all[i], s)
+			if err := r.add(s); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -9,11 +9,7 @@ import (
 
 // latCmd is ibbench lat.
 type latCmd struct {
-	common
-	lively
-	timing
-	repeated
-	peered
+	swept
 	Op string `arg:"" optional:"" default:"put" help:"put, get, amo, cas or am."`
 	target
 	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes, as 8 or 8,64,4K or 8..1M (doubling). Of am: short, or the bytes of a Medium that is answered by as many. Default: 8..4K, with --peer 8,4K; of am short."`
@@ -25,26 +21,22 @@ type latCmd struct {
 }
 
 func (c *latCmd) run(ctx context.Context, io streams) error {
-	if err := c.between(&c.Op, plan.Put, plan.Put, plan.Get, plan.AMO, plan.CAS, plan.AM); err != nil {
-		return usageError{err}
-	}
 	points, err := c.points()
 	if err != nil {
 		return usageError{err}
 	}
-	if c.Peer != nil {
-		if c.Op == plan.AM && c.Sizes == "" {
-			c.Sizes = "short"
-		}
-		return c.beside(ctx, io, &c.peered, &c.timing, &c.repeated, perftestCmd{Kind: plan.Lat, Ops: c.Op, Sizes: c.Sizes, ack: c.Ack}, map[string]bool{
-			"HOST": c.Host != "", "--live": c.Live, "--rate": c.Rate != "", "--batch": c.Batch != 0, "--depth": c.Depth != 1, "--local": c.where() != "",
-		})
+	if c.Op == plan.AM && c.Sizes == "" {
+		c.Sizes = "short"
 	}
-	c.moving, c.server = c.Live, c.Host
-	return c.measureRounds(ctx, io, plan.Lat, points, c.times(1))
+	return c.sweep(ctx, io, c.Host, points, perftestCmd{Kind: plan.Lat, Ops: c.Op, Sizes: c.Sizes, ack: c.Ack}, map[string]bool{
+		"--rate": c.Rate != "", "--batch": c.Batch != 0, "--depth": c.Depth != 1, "--local": c.where() != "",
+	})
 }
 
 func (c *latCmd) points() ([]plan.Point, error) {
+	if err := c.between(&c.Op, plan.Put, plan.Put, plan.Get, plan.AMO, plan.CAS, plan.AM); err != nil {
+		return nil, err
+	}
 	proto := plan.Point{Kind: plan.Lat, Op: c.Op, Ack: c.Ack, Depth: c.Depth, Lanes: 1, Chain: 1, Batch: c.Batch, Local: c.where()}
 	if c.Ack && c.Op != plan.Put {
 		return nil, fmt.Errorf("--ack is for put; lat %s is always timed until it is complete", c.Op)
@@ -59,12 +51,6 @@ func (c *latCmd) points() ([]plan.Point, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.timing.complete(&proto); err != nil {
-		return nil, err
-	}
-	var points []plan.Point
-	for _, proto.Size = range sizes {
-		points = append(points, proto)
-	}
-	return points, nil
+	err = c.timing.complete(&proto)
+	return sized(proto, sizes), err
 }

@@ -86,7 +86,7 @@ func main() {
 	if len(os.Args) == 2 {
 		switch os.Args[1] {
 		case rankArg:
-			os.Exit(rankMain())
+			os.Exit(transient.Life(playRank))
 		case transient.RankArg:
 			os.Exit(transient.RankMain())
 		}
@@ -206,12 +206,7 @@ func understand(args []string, io streams, exit func(int)) (command, error) {
 	if err != nil {
 		return nil, err
 	}
-	name, rest, _ := strings.Cut(parsed.Command(), " ")
-	if name == "flow" {
-		kernel, _, _ := strings.Cut(rest, " ")
-		return c.Flow.kernel(kernel), nil
-	}
-	return map[string]command{"lat": &c.Lat, "bw": &c.BW, "rate": &c.Rate, "perftest": &c.Perftest, "mr": &c.MR, "join": &c.Join, "heap": &c.Heap, "cache": &c.Cache, "coll": &c.Coll, "pairs": &c.Pairs, "serve": &c.Serve, "run": &c.Run, "compare": &c.Compare, "report": &c.Report, "doctor": &c.Doctor}[name], nil
+	return parsed.Selected().Target.Addr().Interface().(command), nil
 }
 
 // version is that of the module, or of the commit, that ibbench was built from.

@@ -94,9 +94,10 @@ type results struct {
 	t      *terminal
 	failed bool
 
-	rounds [][]*report.Series // by point, where each is measured several times
-	want   int                // rounds
-	came   int                // series
+	rounds [][]*report.Series                           // by point, where each is measured several times
+	want   int                                          // rounds
+	came   int                                          // series
+	merge  func(rounds []*report.Series) *report.Series // nil: report.Merge
 }
 
 // add reports a series, or keeps it until all rounds of its point are there.
@@ -110,8 +111,17 @@ func (r *results) add(s *report.Series) error {
 	if len(*at) < r.want {
 		return nil
 	}
-	s, *at = report.Merge(*at), nil
-	return r.report(s)
+	all := *at
+	*at = nil
+	return r.merged(all)
+}
+
+// merged reports the rounds of a point as one.
+func (r *results) merged(rounds []*report.Series) error {
+	if r.merge != nil {
+		return r.report(r.merge(rounds))
+	}
+	return r.report(report.Merge(rounds))
 }
 
 func (r *results) report(s *report.Series) error {
@@ -129,7 +139,7 @@ func (r *results) end(err error) error {
 	r.t.end()
 	for _, rounds := range r.rounds { // of points that were not finished
 		if len(rounds) > 0 {
-			err = errors.Join(err, r.report(report.Merge(rounds)))
+			err = errors.Join(err, r.merged(rounds))
 		}
 	}
 	if err = errors.Join(err, r.out.Close()); err != nil {

@@ -88,9 +88,7 @@ func (c *mrCmd) points() (points []plan.Point, as []plan.Assertion, err error) {
 		if err := c.timing.complete(&proto); err != nil {
 			return nil, nil, err
 		}
-		for _, proto.Size = range sizes {
-			points = append(points, proto)
-		}
+		points = append(points, sized(proto, sizes)...)
 	}
 	for _, pt := range points {
 		if err := pt.ValidateMR(); err != nil {

@@ -51,18 +51,17 @@ const (
 	besideTimeout = 3 * time.Minute
 )
 
-// beside measures with a peer what the command of x would measure alone. asked has the flags that
-// do not go with a peer, and whether they are set.
-func (c *common) beside(ctx context.Context, io streams, p *peered, t *timing, r *repeated, x perftestCmd, asked map[string]bool) error {
-	asked["--ranks"], asked["--metrics"], asked["--duration"] = c.Ranks != 2, c.Metrics != "", t.Duration != nil
-	asked["--warmup"], asked["--warmup-iters"] = t.Warmup != defaultWarmup, t.WarmupIters != defaultWarmupIters
+// beside measures with a peer what the command of x would measure alone.
+func (c *swept) beside(ctx context.Context, io streams, x perftestCmd, asked map[string]bool) error {
+	asked["--ranks"], asked["--metrics"], asked["--duration"] = c.Ranks != 2, c.Metrics != "", c.Duration != nil
+	asked["--warmup"], asked["--warmup-iters"] = c.Warmup != defaultWarmup, c.WarmupIters != defaultWarmupIters
 	for _, name := range slices.Sorted(maps.Keys(asked)) {
 		if asked[name] {
 			return usageError{fmt.Errorf("%s: it does not go with --peer, which measures --iters operations, of the same kind on both sides, between two processes on this machine", name)}
 		}
 	}
 	x.output, x.Device, x.GID, x.CPU, x.Quiet, x.Seed, x.Assert = c.output, c.Device, c.GID, c.CPU, c.Quiet, c.Seed, c.Assert
-	x.peer, x.fabric, x.Args, x.Iters, x.Rounds = *p.Peer, c.Fabric, p.Args, t.Iters, r.times(besideRounds)
+	x.peer, x.fabric, x.Args, x.Iters, x.Rounds = *c.Peer, c.Fabric, c.Args, c.Iters, c.times(besideRounds)
 	x.Within, x.Timeout = 5, besideTimeout
 	return x.run(ctx, io)
 }
@@ -76,16 +75,54 @@ func (c *perftestCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{fmt.Errorf("--goals: %w", err)}
 	}
-	if err := io.alone(ctx, cmp.Or(c.peer, peer.Perftest)+" starts its processes on this machine"); err != nil {
+	x := &peer.Comparison{
+		Plan: p, Peer: cmp.Or(c.peer, peer.Perftest), Rounds: c.Rounds, Timeout: c.Timeout, Extra: strings.Fields(c.Args),
+		UCX: c.UCX, Until: peer.Until{Budget: c.Budget, Within: c.Within / 100},
+	}
+	return c.versus(ctx, io, c.Quiet, x, as, goals.Judge, func(t *terminal) (err error) {
+		var why string
+		if x.Port, x.GID, why, err = c.where(p); err != nil {
+			return err
+		}
+		many := errtext.Count(c.Rounds, "round")
+		if c.Budget > 0 {
+			many = fmt.Sprintf("rounds for up to %v", c.Budget)
+		}
+		t.line("%s; %s of all sides, interleaved", why, many)
+		x.Line = func(text string) { t.line("%s", text) }
+		return nil
+	})
+}
+
+// versus measures ours beside a peer's, and reports. settle says where, when nothing is wrong with
+// the flags.
+func (o output) versus(ctx context.Context, io streams, quiet bool, x *peer.Comparison, as []plan.Assertion, each func(*report.Series), settle func(*terminal) error) error {
+	if err := io.alone(ctx, x.Peer+" starts its processes on this machine"); err != nil {
 		return err
 	}
-	out, pct, err := c.writers(io)
+	out, pct, err := o.writers(io)
 	if err != nil || io.check {
 		return err
 	}
-	p.Pct = percentiles(append(pct, 50, 99), nil)
-	r := &results{out: out, as: as, each: goals.Judge, t: newTerminal(io.err, c.Quiet)}
-	all, err := c.compare(ctx, p, r.t)
+	x.Plan.Pct = percentiles(append(pct, 50, 99), nil)
+	r := &results{out: out, as: as, each: each, t: newTerminal(io.err, quiet)}
+	round := ""
+	live := func(text string) { r.t.live(round + ": " + text) }
+	x.Say = func(text string) {
+		round = text
+		r.t.live(text)
+	}
+	x.Ours = func(ctx context.Context, p *plan.Plan) (all []*report.Series, err error) {
+		err = startRanks(ctx, p, measure.Events{Progress: live, Line: live, Series: func(s *report.Series) error {
+			all = append(all, s)
+			return nil
+		}})
+		return all, err
+	}
+	var all []*report.Series
+	if err = settle(r.t); err == nil {
+		all, err = x.Run(ctx)
+	}
 	for _, s := range all {
 		err = errors.Join(err, r.add(s))
 	}
@@ -152,7 +189,7 @@ func (c *perftestCmd) ops() (ops []string, err error) {
 }
 
 // points of one operation, in each size.
-func (c *perftestCmd) points(op string) (points []plan.Point, err error) {
+func (c *perftestCmd) points(op string) ([]plan.Point, error) {
 	proto := plan.Point{Kind: c.Kind, Op: op, Ack: c.ack, Depth: 1, Lanes: 1, Chain: 1, Intervals: 1, Iters: 20000, Batch: 1}
 	sizes := "8,4K"
 	if c.Kind != plan.Lat {
@@ -184,13 +221,7 @@ func (c *perftestCmd) points(op string) (points []plan.Point, err error) {
 		}
 	}
 	list, err := sizesOf(op, sizes, "")
-	if err != nil {
-		return nil, err
-	}
-	for _, proto.Size = range list {
-		points = append(points, proto)
-	}
-	return points, nil
+	return sized(proto, list), err
 }
 
 // where both sides measure: over a device, but for peers that use shared memory, too.
@@ -211,34 +242,4 @@ func (c *perftestCmd) where(p *plan.Plan) (port, gid int, why string, err error)
 	}
 	p.Fabric, p.Device = "ibv", d.Name
 	return d.Port, d.GIDIndex, fmt.Sprintf("device %s port %d, GID %d (%s)", d.Name, d.Port, d.GIDIndex, why), nil
-}
-
-func (c *perftestCmd) compare(ctx context.Context, p *plan.Plan, t *terminal) ([]*report.Series, error) {
-	port, gid, why, err := c.where(p)
-	if err != nil {
-		return nil, err
-	}
-	many := errtext.Count(c.Rounds, "round")
-	if c.Budget > 0 {
-		many = fmt.Sprintf("rounds for up to %v", c.Budget)
-	}
-	t.line("%s; %s of all sides, interleaved", why, many)
-	round := ""
-	live := func(text string) { t.live(round + ": " + text) }
-	with := &peer.Comparison{
-		Plan: p, Peer: cmp.Or(c.peer, peer.Perftest), Port: port, GID: gid, Rounds: c.Rounds, Timeout: c.Timeout, Extra: strings.Fields(c.Args),
-		Say: func(text string) {
-			round = text
-			t.live(text)
-		},
-		Line: func(text string) { t.line("%s", text) }, UCX: c.UCX, Until: peer.Until{Budget: c.Budget, Within: c.Within / 100},
-		Ours: func(ctx context.Context, p *plan.Plan) (all []*report.Series, err error) {
-			err = startRanks(ctx, p, measure.Events{Progress: live, Line: live, Series: func(s *report.Series) error {
-				all = append(all, s)
-				return nil
-			}})
-			return all, err
-		},
-	}
-	return with.Run(ctx)
 }

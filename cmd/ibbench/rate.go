@@ -9,11 +9,7 @@ import (
 
 // rateCmd is ibbench rate.
 type rateCmd struct {
-	common
-	lively
-	timing
-	repeated
-	peered
+	swept
 	stream
 	Op string `arg:"" optional:"" default:"put" help:"put, get, amo, or am: posts, messages without replies."`
 	target
@@ -26,24 +22,16 @@ func (c *rateCmd) run(ctx context.Context, io streams) error {
 		return usageError{err}
 	}
 	sizes, depth := "8", "1,4,16,64"
-	if c.Op == plan.AM || c.Peer != nil {
-		depth = "64"
-	}
 	if c.Op == plan.AM {
 		sizes = "short"
 	}
-	list, err := sizesOf(c.Op, c.Sizes, sizes)
+	if c.Op == plan.AM || c.Peer != nil {
+		depth = "64"
+	}
+	points, err := c.stream.points(c.timing, plan.Point{Kind: plan.Rate, Op: c.Op}, c.Sizes, sizes, cmp.Or(c.Depth, depth))
 	if err != nil {
 		return usageError{err}
 	}
-	points, err := c.stream.points(c.timing, plan.Point{Kind: plan.Rate, Op: c.Op}, list, cmp.Or(c.Depth, depth))
-	if err != nil {
-		return usageError{err}
-	}
-	if c.Peer != nil {
-		x := perftestCmd{Kind: plan.Rate, Ops: c.Op, Sizes: cmp.Or(c.Sizes, sizes), depth: points[0].Depth}
-		return c.beside(ctx, io, &c.peered, &c.timing, &c.repeated, x, c.stream.besides(points, map[string]bool{"HOST": c.Host != "", "--live": c.Live}))
-	}
-	c.moving, c.server = c.Live, c.Host
-	return c.measureRounds(ctx, io, plan.Rate, points, c.times(1))
+	x := perftestCmd{Kind: plan.Rate, Ops: c.Op, Sizes: cmp.Or(c.Sizes, sizes), depth: points[0].Depth}
+	return c.sweep(ctx, io, c.Host, points, x, c.stream.besides(points, map[string]bool{}))
 }

@@ -25,7 +25,8 @@ type terminal struct {
 	latest string
 	moving bool // the live line has the time
 	begun  time.Time
-	told   *time.Timer // of tell and moved
+	every  time.Duration
+	told   *time.Timer // of tick
 }
 
 func newTerminal(f *os.File, quiet bool) *terminal {
@@ -34,22 +35,26 @@ func newTerminal(f *os.File, quiet bool) *terminal {
 		t.maxWidth = w - 1
 	}
 	if !t.watched && !quiet {
-		t.told = time.AfterFunc(reportEvery, t.tell)
+		t.every, t.told = reportEvery, time.AfterFunc(reportEvery, t.tick)
 	}
 	return t
 }
 
-// tell prints what the live line would show.
-func (t *terminal) tell() {
+// tick draws the live line again on a terminal, and elsewhere prints what it would show.
+func (t *terminal) tick() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.told == nil {
 		return // it has ended
 	}
-	if t.latest != "" {
+	switch {
+	case t.latest == "":
+	case t.watched:
+		t.show()
+	default:
 		fmt.Fprintf(t.f, "ibbench: after %v: %s\n", time.Since(t.begun).Round(time.Second), t.latest)
 	}
-	t.told.Reset(reportEvery)
+	t.told.Reset(t.every)
 }
 
 // end tells nothing more.
@@ -107,19 +112,7 @@ func (t *terminal) move() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.moving = true
-	t.told = time.AfterFunc(moveEvery, t.moved)
-}
-
-func (t *terminal) moved() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.told == nil {
-		return // it has ended
-	}
-	if t.latest != "" {
-		t.show()
-	}
-	t.told.Reset(moveEvery)
+	t.every, t.told = moveEvery, time.AfterFunc(moveEvery, t.tick)
 }
 
 // clear removes the live line.

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The timer of 10 seconds calls tell.
+// The timer of 10 seconds calls tick.
 func TestProgressIsToldWhereNoTerminalIs(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "said"))
 	if err != nil {
@@ -30,19 +30,19 @@ func TestProgressIsToldWhereNoTerminalIs(t *testing.T) {
 	if x.told == nil {
 		t.Fatal("no timer")
 	}
-	x.tell()
+	x.tick()
 	if got := said(); got != "" {
 		t.Errorf("nothing goes on: %q", got)
 	}
 	x.live("round 1")
 	x.live("round 2")
-	x.tell()
+	x.tick()
 	if got := said(); !strings.HasPrefix(got, "ibbench: after ") || !strings.HasSuffix(got, ": round 2\n") {
 		t.Errorf("got %q", got)
 	}
 	before := said()
 	x.end()
-	x.tell()
+	x.tick()
 	if got := said(); got != before {
 		t.Errorf("after the end: %q", got)
 	}

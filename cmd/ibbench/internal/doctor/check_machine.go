@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/sysinfo"
 )
@@ -186,7 +186,11 @@ func (x *examination) numa() {
 		x.ok("numa", "one node")
 		return
 	}
-	allowed := cpuList(x.Table("/proc/thread-self/status")["Cpus_allowed_list"])
+	cpus := func(list string) []int { // "0-3,8" (cpuset(7))
+		all, _ := plan.CPUs(strings.TrimSpace(list)) // of what is no list nothing is known
+		return all
+	}
+	allowed := cpus(x.Table("/proc/thread-self/status")["Cpus_allowed_list"])
 	detail := errtext.Count(nodes, "node")
 	for _, d := range x.Names(sysInfiniband) {
 		node := x.Text(sysInfiniband + "/" + d + "/device/numa_node")
@@ -194,7 +198,7 @@ func (x *examination) numa() {
 			continue
 		}
 		detail += fmt.Sprintf(", %s at node %s", d, node)
-		local := cpuList(x.Text("/sys/devices/system/node/node" + node + "/cpulist"))
+		local := cpus(x.Text("/sys/devices/system/node/node" + node + "/cpulist"))
 		if len(allowed) > 0 && len(local) > 0 && !slices.ContainsFunc(allowed, func(c int) bool { return slices.Contains(local, c) }) {
 			remedy := "numactl --cpunodebind=" + node + " --preferred=" + node + " ..."
 			if x.find("numactl") == "" {
@@ -205,22 +209,6 @@ func (x *examination) numa() {
 		}
 	}
 	x.ok("numa", detail)
-}
-
-// cpuList reads "0-3,8" (cpuset(7)).
-func cpuList(s string) (cpus []int) {
-	for part := range strings.SplitSeq(strings.TrimSpace(s), ",") {
-		first, last, isRange := strings.Cut(part, "-")
-		a, err := strconv.Atoi(first)
-		b := a
-		if isRange && err == nil {
-			b, err = strconv.Atoi(last)
-		}
-		for ; err == nil && a <= b && len(cpus) < 1<<16; a++ {
-			cpus = append(cpus, a)
-		}
-	}
-	return cpus
 }
 
 // files: every peer of the host costs a connection and a memfd (package
@@ -271,9 +259,4 @@ func (x *examination) capabilities() {
 		parts = append(parts, "in a user namespace, where they do not lift limits of the machine")
 	}
 	x.ok("capabilities", strings.Join(parts, "; "))
-}
-
-func median(d []time.Duration) time.Duration {
-	slices.Sort(d)
-	return d[len(d)/2]
 }

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -418,10 +419,13 @@ func whatLocks(n uint64) string {
 	return fmt.Sprintf("%s that a rank of a job of two locks", size(n))
 }
 
+// defaultPin is Options.Pin where it is 0.
+const defaultPin = 256 << 20
+
 // memlockByTrying registers memory. short says that Join would not try: by the limit a rank has too
 // little.
 func (x *examination) memlockByTrying(dev string, need uint64, figures, short, todo string) {
-	want := min(x.opts.Pin, sysinfo.KB(x.Table("/proc/meminfo")["MemAvailable"])/4)
+	want := min(cmp.Or(x.opts.Pin, defaultPin), sysinfo.KB(x.Table("/proc/meminfo")["MemAvailable"])/4)
 	if room, _, _, ok := x.MemoryRoom(); ok {
 		want = min(want, room/4)
 	}

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -58,12 +59,8 @@ type Report struct {
 }
 
 // Run examines this machine, writes the report and returns the exit code. The
-// error says that it could not be written, or that an option is wrong.
+// error says that it could not be written.
 func Run(ctx context.Context, w io.Writer, opts Options) (code int, err error) {
-	opts, err = opts.withDefaults()
-	if err != nil {
-		return 2, err
-	}
 	r := examine(ctx, thisMachine(), opts)
 	if opts.Format == "json" {
 		e := json.NewEncoder(w)
@@ -74,27 +71,6 @@ func Run(ctx context.Context, w io.Writer, opts Options) (code int, err error) {
 		_, err = io.WriteString(w, r.Text())
 	}
 	return r.Code, err
-}
-
-func (o Options) withDefaults() (Options, error) {
-	def := func(s *string, v string) {
-		if *s == "" {
-			*s = v
-		}
-	}
-	def(&o.Fabric, "auto")
-	def(&o.Format, "text")
-	def(&o.GID, "auto")
-	if o.Pin == 0 {
-		o.Pin = 256 << 20
-	}
-	switch {
-	case o.Fabric != "auto" && o.Fabric != "ibv" && o.Fabric != "shm":
-		return o, fmt.Errorf("doctor: fabric is %q, want auto, ibv or shm", o.Fabric)
-	case o.Format != "text" && o.Format != "json":
-		return o, fmt.Errorf("doctor: format is %q, want text or json", o.Format)
-	}
-	return o, nil
 }
 
 // examination is one run over one machine.
@@ -127,7 +103,7 @@ func examine(ctx context.Context, m *machine, opts Options) Report {
 }
 
 func (x *examination) report() Report {
-	r := Report{Schema: Schema, Asked: x.opts.Fabric, Fabric: "shm", Checks: x.checks}
+	r := Report{Schema: Schema, Asked: cmp.Or(x.opts.Fabric, "auto"), Fabric: "shm", Checks: x.checks}
 	if x.usable != "" && !x.unpins {
 		r.Fabric = "ibv"
 	}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
 	"github.com/ibconduit/conduit/internal/sysinfo"
 	"github.com/ibconduit/conduit/memevents"
 	"github.com/ibconduit/conduit/segment"
@@ -26,7 +27,7 @@ func thisMachine() *machine {
 	return &machine{
 		Root: sysinfo.Host(), lookup: os.LookupEnv, uid: os.Geteuid(),
 		kernel: unix.ByteSliceToString(u.Release[:]), arch: unix.ByteSliceToString(u.Machine[:]), cpus: runtime.NumCPU(),
-		rlimit: rlimit, open: openDevice, share: tryShare, mapping: tryMapping, clock: clockCost,
+		rlimit: rlimit, open: openDevice, share: tryShare, mapping: tryMapping, clock: func() time.Duration { return time.Duration(measure.ClockCost()) },
 		devices: askDevices, events: memevents.Status, pin: tryPin, locked: lockedMemory,
 	}
 }
@@ -132,20 +133,4 @@ func receive(s int) (int, error) {
 		return -1, errors.Join(errors.New("it did not arrive"), err)
 	}
 	return fds[0], nil
-}
-
-// clockCost is the median cost of one time.Now, over short bursts so that an
-// interrupt spoils few of them.
-func clockCost() time.Duration {
-	const bursts, burst = 31, 64
-	costs := make([]time.Duration, bursts)
-	for i := range costs {
-		start := time.Now()
-		last := start
-		for range burst {
-			last = time.Now()
-		}
-		costs[i] = last.Sub(start) / burst
-	}
-	return median(costs)
 }

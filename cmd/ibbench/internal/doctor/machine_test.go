@@ -84,9 +84,6 @@ func readFixture(t *testing.T, file string) (*fixture, *txtar.Archive) {
 			f.fs[x.Name[1:]] = &fstest.MapFile{Data: x.Data, Mode: 0o644}
 		}
 	}
-	if f.opts, err = f.opts.withDefaults(); err != nil {
-		t.Fatal(err)
-	}
 	return f, a
 }
 

@@ -60,14 +60,6 @@ func TestTheTextHasALinePerCheck(t *testing.T) {
 	}
 }
 
-func TestWrongOptionsAreUsageErrors(t *testing.T) {
-	for _, o := range []Options{{Fabric: "tcp"}, {Format: "yaml"}} {
-		if code, err := Run(t.Context(), new(bytes.Buffer), o); code != 2 || err == nil {
-			t.Errorf("%+v: code %d, %v", o, code, err)
-		}
-	}
-}
-
 func TestAnEndedContextEndsTheExamination(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("interrupted by the user"))

@@ -143,7 +143,7 @@ func (m *messages) finish(ctx context.Context, peer int) error {
 // stretch makes the calls of n samples, and counts what they allocate: nothing should, but for the
 // payloads of replies. Those are collected in between, since the collector is off while the clock
 // runs.
-func (c *caller) stretch(l *latency, n int) error {
+func (c *caller) stretch(l *latency, n int, measured bool) error {
 	if len(c.payload) > 0 {
 		runtime.GC()
 	}
@@ -154,8 +154,10 @@ func (c *caller) stretch(l *latency, n int) error {
 		return err
 	}
 	runtime.ReadMemStats(&after)
-	c.mallocs += after.Mallocs - before.Mallocs
-	c.counted += c.number - first
+	if measured {
+		c.mallocs += after.Mallocs - before.Mallocs
+		c.counted += c.number - first
+	}
 	return c.m.finish(l.ctx, c.peer)
 }
 
@@ -175,24 +177,22 @@ func (s *session) reportCalls(pt plan.Point, l *latency, series *report.Series) 
 
 // attend ends a stretch of posts: the peer learns that this rank's are over, and this one serves
 // until its peer's are.
-func (s *session) attend(pt plan.Point, me *senders, peer int) error {
-	if me != nil {
-		if err := s.messages.finish(s.ctx, peer); err != nil {
+func (x *throughput) attend() error {
+	m := x.s.messages
+	if x.me != nil {
+		if err := m.finish(x.s.ctx, x.peer); err != nil || !x.pt.Bidi {
 			return err
 		}
 	}
-	if me != nil && !pt.Bidi {
-		return nil
-	}
-	return s.messages.serve(s.ctx)
+	return m.serve(x.s.ctx)
 }
 
 // newPosters makes the goroutines that send, with an endpoint each.
-func (s *session) newPosters(pt plan.Point, peer int) (all []*stream) {
-	m := s.messages
-	for i := range pt.Goroutines {
-		p := &poster{m: m, endpoint: m.endpoints[i%len(m.endpoints)], peer: peer, id: uint64(i), payload: s.local[:pt.Size]}
-		all = append(all, &stream{ctx: s.ctx, op: post, posts: p})
+func (x *throughput) newPosters() (all []*stream) {
+	m := x.s.messages
+	for i := range x.pt.Goroutines {
+		p := &poster{m: m, endpoint: m.endpoints[i%len(m.endpoints)], peer: x.peer, id: uint64(i), payload: x.s.local[:x.pt.Size]}
+		all = append(all, &stream{ctx: x.s.ctx, op: post, posts: p})
 	}
 	return all
 }

@@ -68,16 +68,16 @@ func TestWrongMessagesAreCounted(t *testing.T) {
 			if err := s.prepareMessages(pt, s.prepare(pt), peer); err != nil {
 				return err
 			}
-			var me *senders
+			x := &throughput{s: s, pt: pt, a: areasOf(pt), peer: peer}
 			if active {
-				me = s.newSenders(pt, areasOf(pt), peer)
+				x.open()
 			} else {
 				plant(s.messages)
 			}
 			if err := s.job.Barrier(s.ctx); err != nil {
 				return err
 			}
-			if _, err := s.send(pt, me, peer, 130); err != nil {
+			if _, err := x.send(130); err != nil {
 				return err
 			}
 			series := &report.Series{}
@@ -157,7 +157,7 @@ func TestAShortCallAllocatesNothing(t *testing.T) {
 		t.Skip("this build's checks allocate")
 	}
 	calling(t, lat(plan.AM, 0), func(s *session, l *latency) error {
-		if err := errors.Join(l.calls.repeat(s.ctx, 100), l.calls.stretch(l, 2000)); err != nil {
+		if err := errors.Join(l.calls.repeat(s.ctx, 100), l.calls.stretch(l, 2000, true)); err != nil {
 			return err
 		}
 		// Both ranks are of this process: what they do besides is counted, too.

@@ -1,7 +1,6 @@
 package measure
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -63,7 +62,7 @@ func CheckCache(s plan.CacheSizes) error {
 // side is a job that kernels run on. All sides have the same ranks, in the same processes.
 type side struct {
 	name   string
-	job    *conduit.Job
+	job    *conduit.Job // nil: the session's
 	worker *conduit.Worker
 	bench  *bench.Bench
 	runs   []bench.Result
@@ -92,49 +91,34 @@ func kernelBytes(p *plan.Plan) (most int64, err error) {
 	return most, nil
 }
 
-// cacheRank is Rank for a plan of kernels. The first side's job joins the launcher's, the others
-// are made by way of it.
-func cacheRank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Events) (err error) {
-	s := &session{plan: p, out: out, messages: newMessages()}
-	bytes, err := kernelBytes(p)
+// configureSides has the job be that of the first side.
+func (s *session) configureSides(cfg *conduit.Config) (err error) {
+	names, err := plan.Sides(s.plan.Points[0].Sides)
 	if err != nil {
-		return errors.Join(err, boot.Close())
-	}
-	env, err := s.introduce(ctx, boot)
-	if err != nil {
-		return errors.Join(err, boot.Close())
-	}
-	names, err := plan.Sides(p.Points[0].Sides)
-	if err != nil {
-		return errors.Join(err, boot.Close())
-	}
-	config := func(name string, boot bootstrap.Bootstrap) conduit.Config {
-		cfg := conduit.Config{Bootstrap: boot, SegmentSize: bytes, Workers: 1, Fabric: p.Fabric, Device: p.Device, GID: p.GID}
-		withCache(&cfg, name, p.Points[0])
-		return cfg
-	}
-	if s.job, err = conduit.Join(ctx, config(names[0], boot)); err != nil {
 		return err
 	}
-	sides := []*side{{name: names[0], job: s.job}}
-	defer func() { err = errors.Join(err, s.close(err)) }()
-	defer func() { err = errors.Join(err, closeSides(sides[1:], err)) }()
-	var stop context.CancelCauseFunc
-	s.ctx, stop = context.WithCancelCause(ctx)
-	defer stop(nil)
-	go s.watch(stop)
-	served, err := s.ready(env)
-	defer served()
-	if err := s.agree(err); err != nil {
-		return err
+	for _, name := range names {
+		s.sides = append(s.sides, &side{name: name})
 	}
-	sides[0].worker = s.workers[0]
-	for _, name := range names[1:] {
-		x := &side{name: name}
-		x.job, err = conduit.Join(s.ctx, config(name, NewOver(s.job, boot, name)))
+	withCache(cfg, names[0], s.plan.Points[0])
+	cfg.SegmentSize, err = kernelBytes(s.plan)
+	return err
+}
+
+// openSides makes the jobs of the other sides by way of the first one's.
+func (s *session) openSides(cfg conduit.Config, boot bootstrap.Bootstrap) error {
+	for i, x := range s.sides {
+		if i == 0 {
+			x.worker = s.workers[0]
+			continue
+		}
+		own := cfg
+		own.Bootstrap, own.Cache = NewOver(s.job, boot, x.name), nil
+		withCache(&own, x.name, s.plan.Points[0])
+		job, err := conduit.Join(s.ctx, own)
 		if err == nil {
-			sides = append(sides, x)
-			if x.worker, err = x.job.NewWorker(); err == nil {
+			x.job = job
+			if x.worker, err = job.NewWorker(); err == nil {
 				x.worker.SetContext(s.ctx)
 			}
 		}
@@ -142,31 +126,27 @@ func cacheRank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out 
 			return err
 		}
 	}
-	for i, pt := range p.Points {
-		if err := s.kernel(i, pt, sides); err != nil {
-			return fmt.Errorf("%s, size %d: %w", pt.Name(), pt.Size, err)
-		}
-	}
 	return nil
 }
 
-func closeSides(sides []*side, failed error) error {
-	var errs []error
-	for _, x := range slices.Backward(sides) {
-		if x.worker != nil {
-			errs = append(errs, x.worker.Close())
+// closeSides closes the jobs that openSides has made.
+func (s *session) closeSides() (err error) {
+	for _, x := range slices.Backward(s.sides) {
+		if x.job == nil {
+			continue
 		}
-		errs = append(errs, x.job.Close())
+		if x.worker != nil {
+			err = errors.Join(err, x.worker.Close())
+		}
+		err = errors.Join(err, x.job.Close())
 	}
-	if failed != nil {
-		return nil // what follows from a failure says nothing new
-	}
-	return errors.Join(errs...)
+	return err
 }
 
 // kernel measures a point: in each round all sides run once, in turns that begin with another one
 // each time.
-func (s *session) kernel(i int, pt plan.Point, sides []*side) error {
+func (s *session) kernel(i int, pt plan.Point) error {
+	sides := s.sides
 	k, err := bench.Find(pt.Op)
 	if err != nil {
 		return err

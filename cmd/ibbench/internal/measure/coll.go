@@ -14,13 +14,13 @@ import (
 // collectives is one rank's part in a point of collective operations. The peer of ibbench coll
 // (package peer, mpi/coll.c) measures and checks in the same way.
 type collectives struct {
-	*session
+	s *session
+	samples
 	pt     plan.Point
 	once   func() error // one operation
 	sum    []float64    // of an all-reduce
 	in     []byte       // what an all-to-all sends
 	out    []byte       // what it receives; the buffer of a broadcast
-	t      []int64      // ns of each sample of a stretch: of the slowest rank on rank 0
 	round  uint64       // of checked operations
 	errors int64        // of these, operations that left something wrong on this rank
 }
@@ -30,14 +30,14 @@ const checked = 2
 
 // collPoint measures a point of collective operations. All ranks call it together.
 func (s *session) collPoint(pt plan.Point) (*report.Series, error) {
-	c := &collectives{session: s, pt: pt}
+	c := &collectives{s: s, pt: pt, samples: samples{batch: pt.Batch, fixed: true}} // as the peer has it
 	c.prepare()
 	var series *report.Series
 	var err error
 	if s.job.Rank() > 0 {
-		err = s.followSamples(c)
+		err = s.followSamples(false, c.stretch)
 	} else {
-		series, err = s.leadSamples(pt, c)
+		series, err = s.leadSamples(pt, &c.samples, c.stretch)
 	}
 	if err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func (s *session) collPoint(pt plan.Point) (*report.Series, error) {
 
 // prepare makes the buffers, and the operation.
 func (c *collectives) prepare() {
-	ctx, team, size := c.ctx, c.job.Team(), int(c.pt.Size)
+	ctx, team, size := c.s.ctx, c.s.job.Team(), int(c.pt.Size)
 	switch c.pt.Op {
 	case plan.Barrier:
 		c.once = func() error { return team.Barrier(ctx) }
@@ -70,21 +70,14 @@ func (c *collectives) prepare() {
 	}
 }
 
-func (c *collectives) most() int64 { return maxStretch }
-
-func (c *collectives) taken() ([]int64, int) { return c.t, c.pt.Batch }
-
-// choose leaves the number of operations as the plan has it, as the peer does.
-func (c *collectives) choose(*pace) {}
-
-// stretch takes n samples: each is a loop of operations without a barrier between them.
-func (c *collectives) stretch(n int64) error {
+// stretch takes samples: each is a loop of operations without a barrier between them.
+func (c *collectives) stretch(cmd command) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	c.t = c.t[:0]
-	for range n {
-		if err := c.job.Barrier(c.ctx); err != nil {
+	c.taken = c.taken[:0]
+	for range cmd.N {
+		if err := c.s.job.Barrier(c.s.ctx); err != nil {
 			return err
 		}
 		begin := now()
@@ -93,18 +86,18 @@ func (c *collectives) stretch(n int64) error {
 				return err
 			}
 		}
-		c.t = append(c.t, now()-begin)
+		c.taken = append(c.taken, now()-begin)
 	}
 	if err := c.check(); err != nil {
 		return err
 	}
-	all, err := gather(c.session, c.t)
+	all, err := gather(c.s, c.taken)
 	if err != nil {
 		return err
 	}
-	for i := range c.t { // an operation has ended when it has on all ranks
+	for i := range c.taken { // an operation has ended when it has on all ranks
 		for _, t := range all {
-			c.t[i] = max(c.t[i], t[i])
+			c.taken[i] = max(c.taken[i], t[i])
 		}
 	}
 	return nil
@@ -131,7 +124,7 @@ func (c *collectives) check() error {
 // fill gives the buffers the content of the round. verify compares them with what they must have
 // when the operation has ended.
 func (c *collectives) fill() (verify func() bool, err error) {
-	me, n := c.job.Rank(), c.job.Size()
+	me, n := c.s.job.Rank(), c.s.job.Size()
 	switch c.pt.Op {
 	case plan.Barrier:
 		return c.enter()
@@ -171,15 +164,15 @@ func (c *collectives) fill() (verify func() bool, err error) {
 // enter tells every rank that this one enters the barrier of the round. Behind the barrier all have
 // said so; some may have entered the next one.
 func (c *collectives) enter() (verify func() bool, err error) {
-	w := c.workers[0]
-	for r := range c.job.Size() {
-		if err := conduit.Put(w, conduit.At[uint64](r, uint64(8*c.job.Rank())), c.round); err != nil {
+	w := c.s.workers[0]
+	for r := range c.s.job.Size() {
+		if err := conduit.Put(w, conduit.At[uint64](r, uint64(8*c.s.job.Rank())), c.round); err != nil {
 			return nil, err
 		}
 	}
 	return func() bool {
-		for r := range c.job.Size() {
-			if atomic.LoadUint64((*uint64)(unsafe.Pointer(&c.job.Segment()[8*r]))) < c.round {
+		for r := range c.s.job.Size() {
+			if atomic.LoadUint64((*uint64)(unsafe.Pointer(&c.s.job.Segment()[8*r]))) < c.round {
 				return false
 			}
 		}

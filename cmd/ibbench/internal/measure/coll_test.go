@@ -33,7 +33,7 @@ func TestCollectivesAreMeasuredAndRight(t *testing.T) {
 func TestWrongCollectivesAreCounted(t *testing.T) {
 	for _, pt := range collectivePoints {
 		ranks(t, planOf(pt), func(s *session) error {
-			c := &collectives{session: s, pt: pt}
+			c := &collectives{s: s, pt: pt}
 			c.prepare()
 			c.once = func() error { return nil }
 			if s.job.Rank() > 0 { // rank 0 does not wait for it
@@ -64,7 +64,7 @@ func TestASampleIsOfTheSlowestRank(t *testing.T) {
 	pt := collective(plan.Bcast, 8)
 	pt.Iters = 1
 	ranks(t, planOf(pt), func(s *session) error {
-		c := &collectives{session: s, pt: pt}
+		c := &collectives{s: s, pt: pt}
 		c.prepare()
 		once := c.once
 		c.once = func() error {
@@ -75,9 +75,9 @@ func TestASampleIsOfTheSlowestRank(t *testing.T) {
 			}
 			return once()
 		}
-		err := c.stretch(1)
-		if err == nil && c.t[0] < 9e6 {
-			err = fmt.Errorf("%d ns on rank 0, rank 1 took 9 ms at least", c.t[0])
+		err := c.stretch(command{N: 1})
+		if err == nil && c.taken[0] < 9e6 {
+			err = fmt.Errorf("%d ns on rank 0, rank 1 took 9 ms at least", c.taken[0])
 		}
 		return err
 	})

@@ -1,14 +1,12 @@
 package measure
 
 import (
-	"fmt"
 	"math/bits"
 	"math/rand/v2"
 
 	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 )
 
 // block is memory of the shared heaps.
@@ -16,18 +14,20 @@ type block = conduit.Ptr[byte]
 
 // heaps is one rank's part in a point of the shared heaps.
 type heaps struct {
-	*session
-	pt    plan.Point
-	rng   *rand.Rand
-	live  []block // of local and churn
-	batch int     // pairs of Alloc and Free in a sample
-	last  int     // the rank that rank 0 deals with
-	t     []int64 // ns of each sample of a stretch, on rank 0
+	s       *session
+	samples // of pairs of Alloc and Free
+	pt      plan.Point
+	rng     *rand.Rand
+	live    []block // of local and churn
+	last    int     // the rank that rank 0 deals with
 }
 
 // heapPoint measures a point of the shared heaps. All ranks call it together.
 func (s *session) heapPoint(pt plan.Point) (*report.Series, error) {
-	h := &heaps{session: s, pt: pt, rng: rand.New(rand.NewPCG(s.plan.Seed, 1)), batch: 1, last: s.job.Size() - 1}
+	h := &heaps{s: s, pt: pt, rng: rand.New(rand.NewPCG(s.plan.Seed, 1)), samples: samples{batch: 1}, last: s.job.Size() - 1}
+	if own := pt.Op == plan.HeapLocal || pt.Op == plan.HeapChurn; !own { // messages are sent, and of remote and global all blocks are in use at the end of a stretch
+		h.fixed, h.most = true, max(min(pt.HeapBytes/4/max(pt.Size, 64), 4096), 1)
+	}
 	if s.job.Rank() == 0 && (pt.Op == plan.HeapLocal || pt.Op == plan.HeapChurn) {
 		for range pt.Live {
 			if err := h.fill(); err != nil {
@@ -37,19 +37,15 @@ func (s *session) heapPoint(pt plan.Point) (*report.Series, error) {
 	}
 	before := s.job.HeapStats()
 	if s.job.Rank() > 0 {
-		err := s.followSamples(h)
+		err := s.followSamples(false, h.stretch)
 		if err == nil {
 			_, err = gather(s, int64(s.job.HeapStats().Asked-before.Asked))
 		}
 		return nil, err
 	}
-	series, err := s.leadSamples(pt, h)
+	series, err := s.leadSamples(pt, &h.samples, h.stretch)
 	if err != nil {
 		return nil, err
-	}
-	if h.batch > 1 {
-		series.Notes = append(series.Notes, fmt.Sprintf("heap %s at size %d: %d operations per sample, since one is too short for the clock; the tail is averaged",
-			pt.Op, pt.Size, h.batch))
 	}
 	asked, err := gather(s, int64(s.job.HeapStats().Asked-before.Asked))
 	if err != nil {
@@ -72,7 +68,7 @@ func (h *heaps) size() int {
 
 // fill takes a block more.
 func (h *heaps) fill() error {
-	p, err := conduit.Alloc[byte](h.ctx, h.job, h.size())
+	p, err := conduit.Alloc[byte](h.s.ctx, h.s.job, h.size())
 	if err == nil {
 		h.live = append(h.live, p)
 	}
@@ -81,40 +77,17 @@ func (h *heaps) fill() error {
 
 func (h *heaps) empty() error {
 	for _, p := range h.live {
-		if err := conduit.Free(h.ctx, h.job, p); err != nil {
+		if err := conduit.Free(h.s.ctx, h.s.job, p); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (h *heaps) taken() ([]int64, int) { return h.t, h.batch }
-
-// choose settles how many pairs make a sample of what sends no message.
-func (h *heaps) choose(p *pace) {
-	if h.pt.Op != plan.HeapLocal && h.pt.Op != plan.HeapChurn {
-		return
-	}
-	last := stats.New(int64(len(h.t)), float64(h.batch), false)
-	for _, t := range h.t {
-		last.Add(t)
-	}
-	batch := h.session.batch(h.pt, last.Percentile(50))
-	p.perNS *= float64(batch) / float64(h.batch)
-	h.batch = batch
-}
-
-// most bounds a stretch of remote and global, whose blocks are all in use at its end.
-func (h *heaps) most() int64 {
-	if h.pt.Op == plan.HeapLocal || h.pt.Op == plan.HeapChurn {
-		return maxStretch
-	}
-	return max(min(h.pt.HeapBytes/4/max(h.pt.Size, 64), 4096), 1)
-}
-
-// stretch does n samples. All ranks call it.
-func (h *heaps) stretch(n int64) error {
-	h.t = h.t[:0]
+// stretch takes samples. All ranks call it.
+func (h *heaps) stretch(c command) error {
+	n := c.N
+	h.taken = h.taken[:0]
 	switch h.pt.Op {
 	case plan.HeapRemote:
 		return h.remote(int(n))
@@ -123,7 +96,7 @@ func (h *heaps) stretch(n int64) error {
 	case plan.HeapAll:
 		return h.together(int(n))
 	}
-	if h.job.Rank() > 0 {
+	if h.s.job.Rank() > 0 {
 		return nil
 	}
 	return h.pairs(int(n))
@@ -133,7 +106,7 @@ func (h *heaps) stretch(n int64) error {
 func (h *heaps) timed(f func() error) error {
 	begin := now()
 	err := f()
-	h.t = append(h.t, now()-begin)
+	h.taken = append(h.taken, now()-begin)
 	return err
 }
 
@@ -146,10 +119,10 @@ func (h *heaps) pairs(n int) error {
 		}
 		err := h.timed(func() (err error) {
 			for i, k := range which {
-				if err = conduit.Free(h.ctx, h.job, h.live[k]); err != nil {
+				if err = conduit.Free(h.s.ctx, h.s.job, h.live[k]); err != nil {
 					return err
 				}
-				if h.live[k], err = conduit.Alloc[byte](h.ctx, h.job, sizes[i]); err != nil {
+				if h.live[k], err = conduit.Alloc[byte](h.s.ctx, h.s.job, sizes[i]); err != nil {
 					return err
 				}
 			}
@@ -165,21 +138,21 @@ func (h *heaps) pairs(n int) error {
 // remote has rank 0 free blocks that the last rank has taken.
 func (h *heaps) remote(n int) error {
 	var offs []uint64
-	if h.job.Rank() == h.last {
+	if h.s.job.Rank() == h.last {
 		for range n {
-			p, err := conduit.Alloc[byte](h.ctx, h.job, int(h.pt.Size))
+			p, err := conduit.Alloc[byte](h.s.ctx, h.s.job, int(h.pt.Size))
 			if err != nil {
 				return err
 			}
 			offs = append(offs, p.Offset())
 		}
 	}
-	all, err := gather(h.session, offs)
-	if err != nil || h.job.Rank() > 0 {
+	all, err := gather(h.s, offs)
+	if err != nil || h.s.job.Rank() > 0 {
 		return err
 	}
 	for _, off := range all[h.last] {
-		if err := h.timed(func() error { return conduit.Free(h.ctx, h.job, conduit.At[byte](h.last, off)) }); err != nil {
+		if err := h.timed(func() error { return conduit.Free(h.s.ctx, h.s.job, conduit.At[byte](h.last, off)) }); err != nil {
 			return err
 		}
 	}
@@ -188,11 +161,11 @@ func (h *heaps) remote(n int) error {
 
 // global has the last rank take memory of the global heap, and free it outside of the time.
 func (h *heaps) global(n int) error {
-	if h.job.Rank() == h.last {
+	if h.s.job.Rank() == h.last {
 		var got []block
 		for range n {
 			err := h.timed(func() error {
-				p, err := conduit.GlobalAlloc[byte](h.ctx, h.job, h.job.Size(), int(h.pt.Size))
+				p, err := conduit.GlobalAlloc[byte](h.s.ctx, h.s.job, h.s.job.Size(), int(h.pt.Size))
 				got = append(got, p)
 				return err
 			})
@@ -201,14 +174,14 @@ func (h *heaps) global(n int) error {
 			}
 		}
 		for _, p := range got {
-			if err := conduit.Free(h.ctx, h.job, p); err != nil {
+			if err := conduit.Free(h.s.ctx, h.s.job, p); err != nil {
 				return err
 			}
 		}
 	}
-	all, err := gather(h.session, h.t)
+	all, err := gather(h.s, h.taken)
 	if err == nil {
-		h.t = all[h.last]
+		h.taken = all[h.last]
 	}
 	return err
 }
@@ -217,11 +190,11 @@ func (h *heaps) global(n int) error {
 func (h *heaps) together(n int) error {
 	for range n {
 		err := h.timed(func() error {
-			p, err := conduit.AllAlloc[byte](h.ctx, h.job, h.job.Size(), int(h.pt.Size))
+			p, err := conduit.AllAlloc[byte](h.s.ctx, h.s.job, h.s.job.Size(), int(h.pt.Size))
 			if err != nil {
 				return err
 			}
-			return conduit.AllFree(h.ctx, h.job, p)
+			return conduit.AllFree(h.s.ctx, h.s.job, p)
 		})
 		if err != nil {
 			return err
@@ -233,7 +206,7 @@ func (h *heaps) together(n int) error {
 // describe says how rank 0's heap is divided, before the blocks are freed; of the global heap where
 // the blocks are of it.
 func (h *heaps) describe(asked []int64, series *report.Series) {
-	st := h.job.HeapStats()
+	st := h.s.job.HeapStats()
 	a := st.Local
 	if h.pt.Op == plan.HeapGlobal || h.pt.Op == plan.HeapAll {
 		a = st.Global

@@ -26,10 +26,10 @@ const (
 
 // latency is one side of a latency measurement.
 type latency struct {
-	ctx    context.Context
-	w      *conduit.Worker
-	op     op
-	batch  int     // operations per sample
+	ctx context.Context
+	w   *conduit.Worker
+	op  op
+	samples
 	depth  int     // operations in flight
 	period float64 // ns between two operations of an open loop; 0: closed loop
 
@@ -235,15 +235,15 @@ func (l *latency) start() conduit.Pending {
 }
 
 // messages is how many operations a stretch of n samples has.
-func (l *latency) messages(n int64) int64 {
-	if l.period > 0 || l.depth > 1 {
+func (l *latency) messages(n int64, paced bool) int64 {
+	if paced || l.depth > 1 {
 		return n
 	}
 	return (n + 1) * int64(l.batch)
 }
 
-// samples are the durations of the last stretch, in the order of their starts.
-func (l *latency) samples(n int) []int64 {
+// times are the durations of the last stretch, in the order of their starts.
+func (l *latency) times(n int) []int64 {
 	if l.period > 0 || l.depth > 1 {
 		return l.t[:n]
 	}

@@ -101,7 +101,7 @@ func TestWrongBytesAreCounted(t *testing.T) {
 				}
 				if s.job.Rank() == 1 {
 					if pt.PingPong() {
-						if err := l.respond(l.messages(20)); err != nil {
+						if err := l.respond(l.messages(20, l.period > 0)); err != nil {
 							return err
 						}
 					}
@@ -141,7 +141,9 @@ func TestLocalMemoryIsOfTheSegmentOrTheProgram(t *testing.T) {
 		pt.Local = where
 		ranks(t, planOf(pt), func(s *session) error {
 			a := s.prepare(pt)
-			me := s.newSenders(pt, a, 1)
+			x := &throughput{s: s, pt: pt, a: a, peer: 1}
+			x.open()
+			me := x.me
 			s.job.Segment()[a.local+uint64(pt.Window())] = 77
 			if inside := me.lanes[1].local[0] == 77; inside != (where == "") {
 				return fmt.Errorf("--local %q: in the segment: %v", where, inside)
@@ -164,7 +166,9 @@ func TestThroughputsCountWrongSlots(t *testing.T) {
 				if err := s.job.Barrier(s.ctx); err != nil || s.job.Rank() == 1 {
 					return errors.Join(err, s.job.Barrier(s.ctx))
 				}
-				me := s.newSenders(pt, a, 1)
+				x := &throughput{s: s, pt: pt, a: a, peer: 1}
+				x.open()
+				me := x.me
 				if err := me.run(10); err != nil {
 					return err
 				}
@@ -174,7 +178,7 @@ func TestThroughputsCountWrongSlots(t *testing.T) {
 						me.ops++
 					}
 				}
-				wrong, err := s.checkSent(pt, me, a, 1)
+				wrong, err := x.check()
 				if err == nil && (wrong != 0) != fault {
 					err = fmt.Errorf("%s: %d wrong, fault planted: %v", pt.Name(), wrong, fault)
 				}

@@ -1,7 +1,6 @@
 package measure
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -31,6 +30,14 @@ type pairsRow struct {
 	Wrong    int64 // peers whose bytes were not as they should be
 }
 
+// pairing is one rank's part in a point of pairs.
+type pairing struct {
+	s      *session
+	pt, of plan.Point // of the pairs, and that a pair is measured by
+	a      areas
+	row    pairsRow
+}
+
 // pairsPoint measures every pair of ranks, in the steps of a schedule. Of a pair only the rank that
 // the operations come from is active; all others sleep as long as a step is meant to take, since
 // ranks of the same host may have few processors.
@@ -38,7 +45,8 @@ func (s *session) pairsPoint(pt plan.Point) (*report.Series, error) {
 	of := pt.Measured()
 	a := s.prepare(of)
 	me, n := s.job.Rank(), s.job.Size()
-	row := pairsRow{Values: make([]float64, n), Networks: make([]string, n)}
+	x := &pairing{s: s, pt: pt, of: of, a: a, row: pairsRow{Values: make([]float64, n), Networks: make([]string, n)}}
+	row := &x.row
 	if of.Kind == plan.Lat {
 		row.Batches = make([]int, n)
 	}
@@ -64,11 +72,11 @@ func (s *session) pairsPoint(pt plan.Point) (*report.Series, error) {
 			}
 			continue
 		}
-		if err := s.pair(pt, of, a, step[at][1], &row); err != nil {
+		if err := x.pair(step[at][1]); err != nil {
 			return nil, fmt.Errorf("rank %d: %w", step[at][1], err)
 		}
 	}
-	rows, err := gather(s, row) // nothing of a rank is read or written any more
+	rows, err := gather(s, *row) // nothing of a rank is read or written any more
 	if err != nil || me > 0 {
 		return nil, err
 	}
@@ -90,28 +98,12 @@ func (s *session) place() (pairs.Rank, error) {
 	return r, nil
 }
 
-func (s *session) sleep(d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-s.ctx.Done():
-		return context.Cause(s.ctx)
-	}
-}
-
 // pair measures from this rank to a peer.
-func (s *session) pair(pt, of plan.Point, a areas, peer int, row *pairsRow) (err error) {
-	var v float64
-	var count, wrong int64
-	if of.Kind == plan.Lat {
-		v, row.Batches[peer], count, wrong, err = s.pairLatency(pt, of, a, peer)
-	} else {
-		v, count, wrong, err = s.pairBandwidth(pt, of, a, peer)
+func (x *pairing) pair(peer int) error {
+	if x.of.Kind == plan.Lat {
+		return x.latency(peer)
 	}
-	row.Values[peer] = v
-	row.Count += count
-	row.Wrong += wrong
-	return err
+	return x.bandwidth(peer)
 }
 
 // until runs stretches for a time, one at least.
@@ -126,56 +118,62 @@ func until(d time.Duration, stretch func() error) error {
 	}
 }
 
-// pairLatency is the median of gets.
-func (s *session) pairLatency(pt, of plan.Point, a areas, peer int) (p50 float64, batch int, count, wrong int64, err error) {
-	l := s.newLatency(of, a, peer)
+// latency is the median of gets.
+func (x *pairing) latency(peer int) error {
+	l := x.s.newLatency(x.of, x.a, peer)
 	clear(l.src)
-	if err := until(pt.Warmup, func() error { return l.run(pairsStretch) }); err != nil {
-		return 0, 0, 0, 0, err
+	if err := until(x.pt.Warmup, func() error { return l.run(pairsStretch) }); err != nil {
+		return err
 	}
 	last := stats.New(pairsStretch, 1, false)
-	for _, t := range l.samples(pairsStretch) {
+	for _, t := range l.times(pairsStretch) {
 		last.Add(t)
 	}
 	l.batch = BatchFor(max(last.Percentile(50), 0.1), ClockCost())
 	all := stats.New(1<<16, float64(l.batch), true)
-	err = until(pt.Duration, func() error {
+	err := until(x.pt.Duration, func() error {
 		if err := l.run(pairsStretch); err != nil {
 			return err
 		}
-		for _, t := range l.samples(pairsStretch) {
+		for _, t := range l.times(pairsStretch) {
 			all.Add(t)
 		}
 		return nil
 	})
 	if err != nil {
-		return 0, 0, 0, 0, err
+		return err
 	}
-	want := s.expected(a, peer)[l.begin-a.remote : l.begin-a.remote+l.size]
-	p50 = report.Rounding(l.batch)(all.Percentile(50))
-	return max(p50, 0.001), l.batch, all.Count(), min(differ(l.src, want, of.Size, of.Size), 1), nil
+	want := x.s.expected(x.a, peer)[l.begin-x.a.remote : l.begin-x.a.remote+l.size]
+	x.row.Values[peer], x.row.Batches[peer] = max(report.Rounding(l.batch)(all.Percentile(50)), 0.001), l.batch
+	x.row.Count += all.Count()
+	x.row.Wrong += min(differ(l.src, want, x.of.Size, x.of.Size), 1)
+	return nil
 }
 
-// pairBandwidth is that of the best of four parts of the time: another program that takes the
-// processor for a moment says nothing about a link.
-func (s *session) pairBandwidth(pt, of plan.Point, a areas, peer int) (bandwidth float64, count, wrong int64, err error) {
-	me := s.newSenders(of, a, peer)
-	stretch := func() error { return me.run(putsStretch) }
-	if err := until(pt.Warmup, stretch); err != nil {
-		return 0, 0, 0, err
+// bandwidth is that of the best of four parts of the time: another program that takes the processor
+// for a moment says nothing about a link.
+func (x *pairing) bandwidth(peer int) error {
+	t := &throughput{s: x.s, pt: x.of, a: x.a, peer: peer}
+	t.open()
+	stretch := func() error { return t.me.run(putsStretch) }
+	if err := until(x.pt.Warmup, stretch); err != nil {
+		return err
 	}
 	const parts = 4
+	best := 0.0
 	for range parts {
-		begin, from := now(), me.ops
-		if err := until(pt.Duration/parts, stretch); err != nil {
-			return 0, 0, 0, err
+		begin, from := now(), t.me.ops
+		if err := until(x.pt.Duration/parts, stretch); err != nil {
+			return err
 		}
-		ops := me.ops - from
-		count += ops
-		bandwidth = max(bandwidth, float64(ops*of.Size)/float64(max(now()-begin, 1))*1e9)
+		ops := t.me.ops - from
+		x.row.Count += ops
+		best = max(best, float64(ops*x.of.Size)/float64(max(now()-begin, 1))*1e9)
 	}
-	wrong, err = s.checkSent(of, me, a, peer)
-	return max(round(bandwidth), 1), count, min(wrong, 1), err
+	wrong, err := t.check()
+	x.row.Values[peer] = max(round(best), 1)
+	x.row.Wrong += min(wrong, 1)
+	return err
 }
 
 // pairsSeries puts the rows together.

@@ -1,13 +1,14 @@
 package measure
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -17,7 +18,6 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/machine"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/metrics"
 )
@@ -30,37 +30,6 @@ type Events struct {
 	Series   func(*report.Series) error
 }
 
-// session is one rank's part in a job.
-type session struct {
-	ctx     context.Context
-	plan    *plan.Plan
-	out     Events
-	job     *conduit.Job
-	workers []*conduit.Worker
-	env     *report.Env // on rank 0
-	hosts   []string    // of the ranks
-	clockNS float64
-	stamps  []int64 // readings of one stretch
-	local   []byte  // what this rank sends from or reads into at the point
-
-	messages *messages
-	batches  map[plan.Point]int // operations per sample that the first round of a point has chosen
-}
-
-// batch is how many operations make a sample of a point: as many as was asked for, or as its rounds
-// before had, or as the time of one says.
-func (s *session) batch(pt plan.Point, opNS float64) int {
-	return cmp.Or(pt.Batch, s.batches[pt], BatchFor(max(opNS, 0.1), s.clockNS))
-}
-
-// keepBatch has all further rounds of a point take the same.
-func (s *session) keepBatch(pt plan.Point, batch int) {
-	if s.batches == nil {
-		s.batches = make(map[plan.Point]int)
-	}
-	s.batches[pt] = batch
-}
-
 // maxStretch bounds the samples between two broadcasts.
 const maxStretch = 1 << 18
 
@@ -71,22 +40,16 @@ func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Event
 		return errors.Join(fmt.Errorf("the plan is for %s, the job has %d", errtext.Count(p.Ranks, "rank"), boot.Size()), boot.Close())
 	}
 	Calibrate()
-	if p.Points[0].Kind == plan.Cache {
-		return cacheRank(ctx, boot, p, out)
-	}
 	s := &session{plan: p, out: out, messages: newMessages()}
+	cfg, err := s.config()
+	if err != nil {
+		return errors.Join(err, boot.Close())
+	}
 	env, err := s.introduce(ctx, boot)
 	if err != nil {
 		return errors.Join(err, boot.Close())
 	}
-	cfg := conduit.Config{
-		Bootstrap: boot, SegmentSize: p.SegmentSize(), Workers: p.Lanes(), QueueDepth: p.QueueDepth(),
-		Fabric: p.Fabric, Device: p.Device, GID: p.GID,
-	}
-	if p.HeapBytes() > 0 {
-		cfg.HeapSize = p.HeapBytes() // no other point uses the segment then
-	}
-	s.messages.configure(&cfg, p)
+	cfg.Bootstrap = boot
 	s.job, err = conduit.Join(ctx, cfg)
 	if err != nil {
 		return err
@@ -101,12 +64,31 @@ func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Event
 	if err := s.agree(err); err != nil {
 		return err
 	}
+	if err := s.openSides(cfg, boot); err != nil {
+		return err
+	}
 	for i, pt := range p.Points {
 		if err := s.point(i, pt); err != nil {
 			return fmt.Errorf("%s, size %d: %w", pt.Name(), pt.Size, err)
 		}
 	}
 	return nil
+}
+
+// config is what the job needs for all points of the plan, but for the bootstrap.
+func (s *session) config() (cfg conduit.Config, err error) {
+	p := s.plan
+	cfg = conduit.Config{
+		SegmentSize: p.SegmentSize(), Workers: p.Lanes(), QueueDepth: p.QueueDepth(), Fabric: p.Fabric, Device: p.Device, GID: p.GID,
+	}
+	if p.HeapBytes() > 0 {
+		cfg.HeapSize = p.HeapBytes() // no other point uses the segment then
+	}
+	s.messages.configure(&cfg, p)
+	if p.Points[0].Kind == plan.Cache {
+		err = s.configureSides(&cfg)
+	}
+	return cfg, err
 }
 
 // ErrElsewhere is what Rank returns where another rank cannot measure. That rank returns the
@@ -127,19 +109,6 @@ func (s *session) ready(env *report.Env) (served func(), err error) {
 		return func() {}, err
 	}
 	return s.serve()
-}
-
-// agree ends all ranks where one of them has failed: the others would wait for the first point, and
-// it for them to close.
-func (s *session) agree(failed error) error {
-	verdicts, err := conduit.AllGatherValue(s.ctx, s.job, failed != nil)
-	switch {
-	case failed != nil:
-		return failed
-	case err == nil && slices.Contains(verdicts, true):
-		return ErrElsewhere
-	}
-	return err
 }
 
 // introduce exchanges the ranks' facts before there is a job, and binds
@@ -266,21 +235,8 @@ func (s *session) serve() (func(), error) {
 	}, nil
 }
 
-func (s *session) progress(format string, args ...any) {
-	if s.job.Rank() == 0 {
-		s.out.Progress(fmt.Sprintf(format, args...))
-	}
-}
-
-// soFar tells the figures of a point that is being measured, between two stretches.
-func (s *session) soFar(pt plan.Point, all *stats.Samples) {
-	if s.plan.Live {
-		s.progress("%s, size %d: p50 %.3f us, max %.3f us of %d samples", pt.Name(), pt.Size, all.Percentile(50)/1e3, all.Max()/1e3, all.Count())
-	}
-}
-
 func (s *session) close(failed error) error {
-	var errs []error
+	errs := []error{s.closeSides()}
 	for _, w := range s.workers {
 		errs = append(errs, w.Close())
 	}
@@ -291,31 +247,34 @@ func (s *session) close(failed error) error {
 	return errors.Join(errs...)
 }
 
-// command is what rank 0 broadcasts before each stretch.
-type command struct {
-	N        int64 // samples, or operations per lane; 0: the point is over
-	Messages int64 // of a ping-pong
-	SleepNS  int64 // what the stretch is expected to take
-}
-
-// lead announces a stretch.
-func (s *session) lead(c command) error {
-	_, err := conduit.BroadcastValue(s.ctx, s.job, 0, c)
-	return err
-}
-
-// follow waits for a stretch to be announced. A rank without a part in it
-// sleeps nearly until it is over.
-func (s *session) follow(idle bool) (command, error) {
-	c, err := conduit.BroadcastValue(s.ctx, s.job, 0, command{})
-	if err == nil && idle && c.N > 0 {
-		if d := time.Duration(c.SleepNS) * 9 / 10; d >= 2*time.Millisecond {
-			select {
-			case <-time.After(d):
-			case <-s.ctx.Done():
-				return c, context.Cause(s.ctx)
-			}
-		}
+// point measures one point. All ranks call it together.
+func (s *session) point(i int, pt plan.Point) error {
+	if pt.Kind == plan.Cache {
+		return s.kernel(i, pt)
 	}
-	return c, err
+	s.progress("[%d/%d] %s, size %d, depth %d", i+1, len(s.plan.Points), pt.Name(), pt.Size, pt.Depth)
+	runtime.GC()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // no collection while the clock runs
+	var series *report.Series
+	var err error
+	switch pt.Kind {
+	case plan.Lat:
+		series, err = s.latencyPoint(pt)
+	case plan.Heap:
+		series, err = s.heapPoint(pt)
+	case plan.Coll:
+		series, err = s.collPoint(pt)
+	case plan.Pairs:
+		series, err = s.pairsPoint(pt)
+	default:
+		series, err = s.throughputPoint(pt)
+	}
+	if err != nil || s.job.Rank() != 0 {
+		return err
+	}
+	series.Describe(pt, s.env)
+	if n := series.Result.Errors; n > 0 && pt.Op != plan.AM {
+		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s at size %d: %s left wrong bytes", pt.Name(), pt.Size, errtext.Count(n, "operation")))
+	}
+	return s.out.Series(series)
 }

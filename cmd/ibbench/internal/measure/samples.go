@@ -1,94 +1,135 @@
 package measure
 
 import (
+	"fmt"
+
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 )
 
-// sampled is a measurement whose samples all ranks take together, stretch by stretch.
-type sampled interface {
-	// most bounds the samples of a stretch.
-	most() int64
-	// stretch takes n samples. All ranks call it.
-	stretch(n int64) error
-	// taken are the times of the last stretch's samples in ns, and how many operations each has. Rank
-	// 0 calls it.
-	taken() (ns []int64, operations int)
-	// choose settles how many operations a sample has, from the last stretch of the warm-up.
-	choose(p *pace)
+// samples are those of a measurement that all ranks take together, stretch by stretch.
+type samples struct {
+	taken []int64 // ns of each one of the last stretch, on rank 0
+	batch int     // operations of a sample
+	fixed bool    // they are as the plan has them
+	most  int64   // of a stretch; 0: as many as there is room for
+	took  int64   // ns of the last stretch without meeting the peer; 0: it is all of it
 }
 
-// leadSamples is rank 0: it warms up and measures.
-func (s *session) leadSamples(pt plan.Point, m sampled) (*report.Series, error) {
+// leadSamples is rank 0: it warms up and measures. All ranks call stretch with the same command.
+func (s *session) leadSamples(pt plan.Point, x *samples, stretch func(command) error) (*report.Series, error) {
 	p := &pace{pt: pt}
+	var n, took int64
+	announced := func(measured bool) error {
+		if x.most > 0 {
+			n = min(n, x.most)
+		}
+		c := command{N: n, Batch: x.batch, Measured: measured, SleepNS: p.expect(n)}
+		if err := s.lead(c); err != nil {
+			return err
+		}
+		begin := now()
+		err := stretch(c)
+		took = now() - begin
+		return err
+	}
 	var done, elapsed int64
-	for n := p.warm(0, 0); n > 0; n = p.warm(done, elapsed) {
-		n = min(n, m.most())
-		took, err := s.announced(m, n)
-		if err != nil {
+	for n = p.warm(0, 0); n > 0; n = p.warm(done, elapsed) {
+		if err := announced(false); err != nil {
 			return nil, err
 		}
 		done += n
 		elapsed += took
 		p.learn(int(n), took)
-		m.choose(p)
+		if !x.fixed {
+			x.choose(s, pt, p)
+		}
 	}
-	capacity := pt.Iters
+	s.keepBatch(pt, x.batch)
+	div, capacity := float64(x.batch), pt.Iters
+	if pt.Definition() == plan.DefHalf {
+		div *= 2
+	}
 	if capacity == 0 {
 		capacity = 1 << 40
 	}
-	_, batch := m.taken()
-	s.keepBatch(pt, batch)
-	all, round := stats.New(capacity, float64(batch), batch > 1), report.Rounding(batch)
+	if pt.PerSecond > 0 {
+		p.perNS = max(p.perNS, 1e9/pt.PerSecond)
+	}
+	all, round := stats.New(capacity, div, x.batch > 1), report.Rounding(x.batch)
 	series := &report.Series{}
 	begin := now()
 	done, elapsed = 0, 0
-	for n := p.next(0, 0); n > 0; n = p.next(done, elapsed) {
-		n = min(n, m.most())
+	for n = p.next(0, 0); n > 0; n = p.next(done, elapsed) {
 		start := now()
-		took, err := s.announced(m, n)
-		if err != nil {
+		if err := announced(true); err != nil {
 			return nil, err
 		}
-		part := stats.New(n, float64(batch), false)
-		ns, _ := m.taken()
-		for _, t := range ns {
+		part := stats.New(n, div, false)
+		for _, t := range x.taken {
 			all.Add(t)
 			part.Add(t)
 		}
-		series.Intervals = append(series.Intervals, report.Interval{StartNS: start - begin, ElapsedNS: took, Count: n,
+		own := took
+		if x.took > 0 {
+			own = x.took
+		}
+		series.Intervals = append(series.Intervals, report.Interval{StartNS: start - begin, ElapsedNS: own, Count: n,
 			P50: round(part.Percentile(50)), Max: round(part.Max())})
 		done += n
-		elapsed += took
-		p.learn(int(n), took)
+		// Meeting the peer is not measuring, but a peer that is starved must not make it last for
+		// ever.
+		elapsed += max(own, took/4)
+		p.learn(int(n), own)
 		s.soFar(pt, all)
 	}
 	if err := s.lead(command{}); err != nil {
 		return nil, err
 	}
-	series.Result, series.Hist = report.Latency(all, s.plan.Pct, batch), all.Hist()
+	series.Result, series.Hist = report.Latency(all, s.plan.Pct, x.batch), all.Hist()
+	series.Notes = x.notes(pt, all, done, series.Intervals)
 	return series, nil
 }
 
-// announced has all ranks do a stretch. took is the time of rank 0.
-func (s *session) announced(m sampled, n int64) (took int64, err error) {
-	if err := s.lead(command{N: n}); err != nil {
-		return 0, err
+// choose settles how many operations make a sample, from the median of the last stretch: a mean
+// would be taken in by one interruption.
+func (x *samples) choose(s *session, pt plan.Point, p *pace) {
+	last := stats.New(int64(len(x.taken)), float64(x.batch), false)
+	for _, t := range x.taken {
+		last.Add(t)
 	}
-	begin := now()
-	err = m.stretch(n)
-	return now() - begin, err
+	batch := s.operations(pt, last.Percentile(50))
+	p.perNS *= float64(batch) / float64(x.batch)
+	x.batch = batch
 }
 
-// followSamples is any other rank.
-func (s *session) followSamples(m sampled) error {
+func (x *samples) notes(pt plan.Point, all *stats.Samples, done int64, parts []report.Interval) (notes []string) {
+	if x.batch > 1 && !x.fixed {
+		notes = append(notes, fmt.Sprintf("%s at size %d: %d operations per sample, since one is too short for the clock; the tail is averaged", pt.Name(), pt.Size, x.batch))
+	}
+	if !all.Exact() {
+		notes = append(notes, fmt.Sprintf("%s at size %d: percentiles of %d samples come from the histogram, three digits", pt.Name(), pt.Size, all.Count()))
+	}
+	if pt.PerSecond > 0 {
+		var took int64
+		for _, p := range parts {
+			took += p.ElapsedNS
+		}
+		notes = append(notes, fmt.Sprintf("%s at size %d: open loop at %.0f/s, %.0f/s achieved; times count from when each operation was due (coordinated omission corrected)",
+			pt.Name(), pt.Size, pt.PerSecond, float64(done)/float64(max(took, 1))*1e9))
+	}
+	return notes
+}
+
+// followSamples is any other rank; one that is idle sleeps nearly as long as a stretch takes.
+func (s *session) followSamples(idle bool, stretch func(command) error) error {
 	for {
-		c, err := s.follow(false)
+		c, err := s.follow(idle)
 		if err != nil || c.N == 0 {
 			return err
 		}
-		if err := m.stretch(c.N); err != nil {
+		if err := stretch(c); err != nil {
 			return err
 		}
 	}

@@ -1,7 +1,6 @@
 package measure
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
@@ -38,6 +37,15 @@ func (s *session) peerOf(pt plan.Point) (peer int, active bool) {
 	return rank - half, pt.Bidi
 }
 
+// throughput is one rank's part in a point of throughput.
+type throughput struct {
+	s    *session
+	pt   plan.Point
+	a    areas
+	peer int
+	me   *senders // nil: this rank does not send
+}
+
 // throughputPoint measures all pairs at once.
 func (s *session) throughputPoint(pt plan.Point) (*report.Series, error) {
 	a := s.prepare(pt)
@@ -45,59 +53,56 @@ func (s *session) throughputPoint(pt plan.Point) (*report.Series, error) {
 		return nil, err
 	}
 	peer, active := s.peerOf(pt)
+	x := &throughput{s: s, pt: pt, a: a, peer: peer}
 	if pt.Op == plan.AM {
 		if err := s.prepareMessages(pt, a, peer); err != nil {
 			return nil, err
 		}
 	}
-	var me *senders
 	if active {
-		me = s.newSenders(pt, a, peer)
+		x.open()
 	}
 	if s.job.Rank() == 0 {
-		return s.leadThroughput(pt, me, a, peer)
+		return x.lead()
 	}
-	for {
-		c, err := s.follow(!active && pt.Op != plan.AM)
-		if err != nil {
-			return nil, err
-		}
-		if c.N == 0 {
-			_, err := s.finish(pt, me, a, peer, nil)
-			return nil, err
-		}
-		if _, err := s.send(pt, me, peer, c.N); err != nil {
-			return nil, err
-		}
+	err := s.followSamples(!active && pt.Op != plan.AM, func(c command) error {
+		_, err := x.send(c.N)
+		return err
+	})
+	if err == nil {
+		_, err = x.finish(nil)
 	}
+	return nil, err
 }
 
-func (s *session) newSenders(pt plan.Point, a areas, peer int) *senders {
-	me := &senders{most: pt.Intervals}
+// open makes the lanes that send.
+func (x *throughput) open() {
+	me := &senders{most: x.pt.Intervals}
 	if me.most == 0 {
 		me.most = plan.DefaultIntervals
 	}
-	if pt.Op == plan.AM {
-		me.lanes = s.newPosters(pt, peer)
+	if x.pt.Op == plan.AM {
+		me.lanes = x.newPosters()
 	} else {
-		me.lanes = s.newStreams(pt, a, peer)
+		me.lanes = x.newStreams()
 	}
 	for _, l := range me.lanes {
 		l.stamps, l.counts = make([]int64, me.most+1), make([]int, me.most)
 	}
-	return me
+	x.me = me
 }
 
 // newStreams makes a stream for each lane.
-func (s *session) newStreams(pt plan.Point, a areas, peer int) (all []*stream) {
+func (x *throughput) newStreams() (all []*stream) {
+	s, pt := x.s, x.pt
 	limit := s.plan.QueueDepth()
 	for i := range pt.Lanes {
 		at := uint64(pt.Window()) * uint64(i)
 		l := &stream{
 			ctx: s.ctx, w: s.workers[i], op: operation(pt, false), slots: pt.Slots(), chain: pt.Chain, depth: pt.Depth,
 			size: int(pt.Size), stride: int(pt.Stride()),
-			dst:   conduit.At[byte](peer, a.remote+at),
-			word:  conduit.At[uint64](peer, a.remote+at),
+			dst:   conduit.At[byte](x.peer, x.a.remote+at),
+			word:  conduit.At[uint64](x.peer, x.a.remote+at),
 			local: s.local[at : at+uint64(pt.Window())],
 		}
 		// The lane itself keeps as many in flight as it was opened for; fewer
@@ -111,13 +116,12 @@ func (s *session) newStreams(pt plan.Point, a areas, peer int) (all []*stream) {
 	return all
 }
 
-// leadThroughput warms up and measures in one stretch: what is in flight must
-// not be drained in between.
-func (s *session) leadThroughput(pt plan.Point, me *senders, a areas, peer int) (*report.Series, error) {
-	p := &pace{pt: pt}
+// lead warms up and measures in one stretch: what is in flight must not be drained in between.
+func (x *throughput) lead() (*report.Series, error) {
+	p := &pace{pt: x.pt}
 	var done, elapsed int64
 	for n := p.warm(0, 0); n > 0; n = p.warm(done, elapsed) {
-		out, err := s.leadSend(pt, me, p, peer, n)
+		out, err := x.announce(p, n)
 		if err != nil {
 			return nil, err
 		}
@@ -126,27 +130,27 @@ func (s *session) leadThroughput(pt plan.Point, me *senders, a areas, peer int) 
 		elapsed += took
 		p.learn(int(n), took)
 	}
-	n := p.stream()
-	out, err := s.leadSend(pt, me, p, peer, n)
+	out, err := x.announce(p, p.stream())
 	if err != nil {
 		return nil, err
 	}
-	if err := s.lead(command{}); err != nil {
+	if err := x.s.lead(command{}); err != nil {
 		return nil, err
 	}
-	series := seriesOf(pt, out, me.parts)
-	end, err := s.finish(pt, me, a, peer, series)
+	series := seriesOf(x.pt, out, x.me.parts)
+	end, err := x.finish(series)
 	for _, o := range end {
 		series.Result.Errors += o.Wrong
 	}
 	return series, err
 }
 
-func (s *session) leadSend(pt plan.Point, me *senders, p *pace, peer int, n int64) ([]outcome, error) {
-	if err := s.lead(command{N: n, SleepNS: p.expect(n)}); err != nil {
+// announce has all ranks do a stretch.
+func (x *throughput) announce(p *pace, n int64) ([]outcome, error) {
+	if err := x.s.lead(command{N: n, SleepNS: p.expect(n)}); err != nil {
 		return nil, err
 	}
-	return s.send(pt, me, peer, n)
+	return x.send(n)
 }
 
 func longest(out []outcome) int64 {
@@ -193,39 +197,20 @@ func round(v float64) float64 { return float64(int64(v + 0.5)) }
 
 // send runs a stretch of n operations per lane and gathers all ranks'
 // outcomes.
-func (s *session) send(pt plan.Point, me *senders, peer int, n int64) ([]outcome, error) {
+func (x *throughput) send(n int64) ([]outcome, error) {
 	var mine outcome
-	if me != nil {
-		if err := me.run(n); err != nil {
+	if x.me != nil {
+		if err := x.me.run(n); err != nil {
 			return nil, err
 		}
-		mine = me.outcome(n)
+		mine = x.me.outcome(n)
 	}
-	if pt.Op == plan.AM {
-		if err := s.attend(pt, me, peer); err != nil {
+	if x.pt.Op == plan.AM {
+		if err := x.attend(); err != nil {
 			return nil, err
 		}
 	}
-	return gather(s, mine)
-}
-
-// gather gives every rank what each contributes.
-func gather[T any](s *session, mine T) ([]T, error) {
-	b, err := json.Marshal(mine)
-	if err != nil {
-		return nil, err
-	}
-	blobs, err := s.job.AllGather(s.ctx, b)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]T, len(blobs))
-	for r := range blobs {
-		if err := json.Unmarshal(blobs[r], &out[r]); err != nil {
-			return nil, fmt.Errorf("outcome of rank %d: %w", r, err)
-		}
-	}
-	return out, nil
+	return gather(x.s, mine)
 }
 
 // run starts all lanes together and waits for them.
@@ -273,27 +258,28 @@ func (me *senders) outcome(n int64) outcome {
 
 // finish checks the bytes on every rank that sent, and gathers what was wrong.
 // Rank 0 has announced the end of the point.
-func (s *session) finish(pt plan.Point, me *senders, a areas, peer int, series *report.Series) ([]outcome, error) {
+func (x *throughput) finish(series *report.Series) ([]outcome, error) {
 	var mine outcome
-	if pt.Op == plan.AM {
-		if err := s.auditMessages(pt, series); err != nil {
+	if x.pt.Op == plan.AM {
+		if err := x.s.auditMessages(x.pt, series); err != nil {
 			return nil, err
 		}
-	} else if me != nil {
+	} else if x.me != nil {
 		var err error
-		if mine.Wrong, err = s.checkSent(pt, me, a, peer); err != nil {
+		if mine.Wrong, err = x.check(); err != nil {
 			return nil, err
 		}
 	}
-	out, err := gather(s, mine)
+	out, err := gather(x.s, mine)
 	if err != nil {
 		return nil, err
 	}
-	return out, s.job.Barrier(s.ctx)
+	return out, x.s.job.Barrier(x.s.ctx)
 }
 
-func (s *session) checkSent(pt plan.Point, me *senders, a areas, peer int) (wrong int64, err error) {
-	want := s.expected(a, peer)
+// check counts operations that left wrong bytes.
+func (x *throughput) check() (wrong int64, err error) {
+	pt, me, want := x.pt, x.me, x.s.expected(x.a, x.peer)
 	for i, l := range me.lanes {
 		at := uint64(pt.Window()) * uint64(i)
 		used := int64(min(me.ops, int64(l.slots))) * pt.Stride() // slots that an operation has touched

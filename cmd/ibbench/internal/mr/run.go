@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
-	"time"
+	"strings"
 
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/machine"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
@@ -58,13 +57,10 @@ func Run(ctx context.Context, reg *Registrar, opts Options) error {
 }
 
 func (s *session) describe() *report.Env {
-	f := machine.Local()
-	e := &report.Env{
-		Time: time.Now().Format(time.RFC3339), Kernel: f.Kernel, Arch: f.Arch, CPU: f.CPU, CPUs: f.CPUs, GoMaxProcs: f.GoMaxProcs,
-		Go: f.Go, Commit: f.Commit, Modified: f.Modified, Fabric: "ibv", Device: s.reg.Device,
-		From: f.Host, To: f.Host, Ranks: 1, Hosts: 1, Launcher: "self", ClockNS: report.Round3(s.clockNS),
-	}
-	if s.reg.Device == nil {
+	e := measure.HostEnv(1, "ibv")
+	e.From, _, _ = strings.Cut(e.From, " ") // one process, which is no rank
+	e.To, e.Launcher, e.Device, e.ClockNS = e.From, "self", s.reg.Device, report.Round3(s.clockNS)
+	if e.Device == nil {
 		e.Fabric = report.Fake
 	}
 	return e

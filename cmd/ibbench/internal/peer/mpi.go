@@ -30,75 +30,21 @@ var ErrNoMPI = errors.New("Open MPI is not installed: apt-get install openmpi-bi
 //go:embed mpi/coll.c
 var mpiSource []byte
 
-// MPI compares collective operations with Open MPI's, on this machine.
-type MPI struct {
-	Plan    *plan.Plan // of points of plan.Coll
-	CPUs    []int      // for Open MPI's ranks; empty: as mpirun chooses
-	Rounds  int
-	Timeout time.Duration // of a round of theirs
-	Extra   []string      // further arguments of mpirun
-	Ours    Ours
-	Say     func(text string)
-
-	mpirun, program string
-}
-
-// match is one point on both sides.
-type match struct {
-	rounds []report.Round
-	series []*report.Series // ours, of each round
-	theirs int64            // checked operations that went wrong
-}
-
-// Run compares, and returns a series for each point. With an error these are of the rounds that
-// were finished before, if there are any.
-func (c *MPI) Run(ctx context.Context) ([]*report.Series, error) {
-	dir, err := os.MkdirTemp("", "ibbench-mpi-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	if err := c.build(ctx, dir); err != nil {
-		return nil, err
-	}
-	all := make([]match, len(c.Plan.Points))
-	for n := range c.Rounds {
-		c.Say(fmt.Sprintf("round %d of %d", n+1, c.Rounds))
-		if err = c.round(ctx, all, n%2 == 1); err != nil {
-			err = fmt.Errorf("round %d: %w", n+1, err)
-			break
-		}
-	}
-	if len(all[0].rounds) == 0 {
-		return nil, err
-	}
-	version := mpiVersion(context.WithoutCancel(ctx), c.mpirun)
-	var out []*report.Series
-	for i := range all {
-		out = append(out, c.report(&all[i], version))
-	}
-	return out, err
-}
-
-// build compiles the program. MPICH, which may be installed too, has programs of the same names
+// buildColl compiles the program. MPICH, which may be installed too, has programs of the same names
 // without the suffix.
-func (c *MPI) build(ctx context.Context, dir string) error {
-	mpicc, err := exec.LookPath("mpicc.openmpi")
+func buildColl(ctx context.Context, dir string) (program string, err error) {
+	mpicc, err := find("mpicc.openmpi", ErrNoMPI)
 	if err != nil {
-		return fmt.Errorf("mpicc.openmpi: %w", ErrNoMPI)
+		return "", err
 	}
-	if c.mpirun, err = exec.LookPath("mpirun.openmpi"); err != nil {
-		return fmt.Errorf("mpirun.openmpi: %w", ErrNoMPI)
-	}
-	source := filepath.Join(dir, "coll.c")
-	c.program = filepath.Join(dir, "coll")
+	source, program := filepath.Join(dir, "coll.c"), filepath.Join(dir, "coll")
 	if err := os.WriteFile(source, mpiSource, 0o600); err != nil {
-		return err
+		return "", err
 	}
-	if out, err := exec.CommandContext(ctx, mpicc, "-std=c11", "-O2", "-o", c.program, source).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", mpicc, err, tail(string(out)))
+	if out, err := exec.CommandContext(ctx, mpicc, "-std=c11", "-O2", "-o", program, source).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%s: %w: %s", mpicc, err, tail(string(out)))
 	}
-	return nil
+	return program, nil
 }
 
 func mpiVersion(ctx context.Context, mpirun string) string {
@@ -130,58 +76,16 @@ func mpirunArgs(ranks int, cpus []int, extra []string) []string {
 	return append(args, extra...)
 }
 
-func (c *MPI) args() []string { return mpirunArgs(c.Plan.Ranks, c.CPUs, c.Extra) }
+func (c *Comparison) collTest(plan.Point) (test, bool) { return test{times: 1}, true }
 
-// round measures everything once on both sides.
-func (c *MPI) round(ctx context.Context, all []match, oursFirst bool) error {
-	var ours []*report.Series
-	var theirs []mpiPoint
-	steps := []func() error{
-		func() (err error) {
-			theirs, err = c.theirs(ctx)
-			return err
-		},
-		func() (err error) {
-			ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, errors.New("our ranks did not finish"))
-			defer cancel()
-			ours, err = c.Ours(ctx, c.Plan)
-			return err
-		},
-	}
-	if oursFirst {
-		slices.Reverse(steps)
-	}
-	for _, step := range steps {
-		if err := step(); err != nil {
-			return err
-		}
-	}
-	if len(ours) != len(all) {
-		return fmt.Errorf("%d of %s of ours were measured", len(ours), errtext.Count(len(all), "point"))
-	}
-	for i := range all {
-		m := &all[i]
-		m.series = append(m.series, ours[i])
-		m.theirs += theirs[i].errors
-		m.rounds = append(m.rounds, report.Round{Ours: figures(&ours[i].Result), Theirs: theirs[i].figures})
-	}
-	return nil
-}
-
-// mpiPoint is what the program found at a point.
-type mpiPoint struct {
-	errors  int64
-	figures report.Figures
-}
-
-// theirs runs the program once.
-func (c *MPI) theirs(ctx context.Context) ([]mpiPoint, error) {
-	pt := c.Plan.Points[0] // all have the same number of samples
-	args := append(c.args(), c.program, strconv.FormatInt(pt.Iters, 10), strconv.FormatInt(pt.WarmupIters, 10))
+// runColl measures all points once. All have the same number of samples.
+func (c *Comparison) runColl(ctx context.Context, x *contest) ([]*Output, error) {
+	pt := c.Plan.Points[0]
+	args := append(slices.Clone(x.pair.Args), c.coll, strconv.FormatInt(pt.Iters, 10), strconv.FormatInt(pt.WarmupIters, 10))
 	for _, pt := range c.Plan.Points {
 		args = append(args, fmt.Sprintf("%s:%d:%d", pt.Op, pt.Size, pt.Batch))
 	}
-	text, err := mpirun(ctx, c.mpirun, args, c.Timeout)
+	text, err := mpirun(ctx, x.pair.Path, args, c.Timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +114,7 @@ func mpirun(ctx context.Context, path string, args []string, timeout time.Durati
 }
 
 // parseMPI reads a line for each point: operation, size, errors, and the samples in ns.
-func parseMPI(text string, points []plan.Point) (out []mpiPoint, err error) {
+func parseMPI(text string, points []plan.Point) (out []*Output, err error) {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	if len(lines) != len(points) {
 		return nil, fmt.Errorf("%d lines for %s: %q", len(lines), errtext.Count(len(points), "point"), tail(text))
@@ -220,8 +124,8 @@ func parseMPI(text string, points []plan.Point) (out []mpiPoint, err error) {
 		if int64(len(f)) != 3+pt.Iters || f[0] != pt.Op || f[1] != strconv.FormatInt(pt.Size, 10) {
 			return nil, fmt.Errorf("%q is no line of %s of %s at size %d", tail(lines[i]), errtext.Count(pt.Iters, "sample"), pt.Op, pt.Size)
 		}
-		var m mpiPoint
-		if m.errors, err = strconv.ParseInt(f[2], 10, 64); err != nil || m.errors < 0 {
+		o := &Output{Iters: pt.Iters}
+		if o.Errors, err = strconv.ParseInt(f[2], 10, 64); err != nil || o.Errors < 0 {
 			return nil, fmt.Errorf("%q is no number of errors", f[2])
 		}
 		s := stats.New(pt.Iters, float64(pt.Batch), true)
@@ -233,36 +137,8 @@ func parseMPI(text string, points []plan.Point) (out []mpiPoint, err error) {
 			s.Add(ns)
 		}
 		round := report.Rounding(pt.Batch)
-		m.figures = report.Figures{P50: round(s.Percentile(50)), Mean: round(s.Mean()), P99: round(s.Percentile(99))}
-		out = append(out, m)
+		o.Figures = report.Figures{P50: round(s.Percentile(50)), Mean: round(s.Mean()), P99: round(s.Percentile(99))}
+		out = append(out, o)
 	}
 	return out, nil
-}
-
-// report sums up the rounds of a point.
-func (c *MPI) report(m *match, version string) *report.Series {
-	s := report.Combine(m.series)
-	s.Hist, s.Intervals = nil, nil
-	round := report.Rounding(s.Plan.Batch)
-	mpi := &report.Peer{Place: OSU, Version: version, Args: c.args(), Errors: m.theirs, Rounds: m.rounds}
-	ours := medians(m.rounds, func(r report.Round) report.Figures { return r.Ours }, "ns", round)
-	mpi.Result = medians(m.rounds, func(r report.Round) report.Figures { return r.Theirs }, "ns", round)
-	n := int64(len(m.rounds)) * s.Plan.Iters
-	ours.Count, ours.OpsPerSample, ours.Errors = n, s.Plan.Batch, s.Result.Errors+m.theirs
-	mpi.Result.Count, mpi.Result.OpsPerSample = n, s.Plan.Batch
-	s.Result, s.Peers = ours, []*report.Peer{mpi}
-	setRatios(s, m.rounds)
-	var all []float64
-	for _, r := range m.rounds {
-		all = append(all, r.Ours.P50/r.Theirs.P50)
-	}
-	if low, high, ok := stats.MedianInterval(all); ok {
-		mpi.Interval = []float64{report.Round3(low), report.Round3(high)}
-	}
-	s.Notes = append(s.Notes, fmt.Sprintf("Open MPI %s, mpirun %s; both sides: %s in each round, after %d of warm-up", version,
-		strings.Join(mpi.Args, " "), errtext.Count(s.Plan.Iters, "sample"), s.Plan.WarmupIters))
-	if m.theirs > 0 {
-		s.Notes = append(s.Notes, fmt.Sprintf("ERRORS: Open MPI's %s at size %d left something wrong %s", s.Op, s.Size, errtext.Count(m.theirs, "time")))
-	}
-	return s
 }

@@ -23,8 +23,8 @@ func TestAPointOfMPIIsReadExactly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []mpiPoint{{figures: report.Figures{P50: 200, Mean: 200, P99: 300}}, {errors: 2, figures: report.Figures{P50: 1, Mean: 1, P99: 1}}}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(mpiPoint{})); d != "" {
+	want := []*Output{{Iters: 3, Figures: report.Figures{P50: 200, Mean: 200, P99: 300}}, {Iters: 3, Errors: 2, Figures: report.Figures{P50: 1, Mean: 1, P99: 1}}}
+	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
 }
@@ -51,7 +51,7 @@ func FuzzOutputOfMPIIsReadOrRefused(f *testing.F) {
 	f.Add("barrier 0 0 9223372036854775807 9223372036854775807 9223372036854775807")
 	f.Fuzz(func(t *testing.T, s string) {
 		got, err := parseMPI(s, []plan.Point{collPoint(plan.Barrier, 0)})
-		if err == nil && (got[0].errors < 0 || got[0].figures.P50 < 0 || got[0].figures.Mean < 0) {
+		if err == nil && (got[0].Errors < 0 || got[0].Figures.P50 < 0 || got[0].Figures.Mean < 0) {
 			t.Errorf("%q: %+v", s, got)
 		}
 	})
@@ -60,7 +60,7 @@ func FuzzOutputOfMPIIsReadOrRefused(f *testing.F) {
 // Without its programs the comparison does not begin.
 func TestAMissingMPISaysHowToInstallIt(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	c := &MPI{Plan: &plan.Plan{Ranks: 2, Points: []plan.Point{collPoint(plan.Barrier, 0)}}, Rounds: 1, Timeout: time.Minute, Say: func(string) {},
+	c := &Comparison{Peer: OpenMPI, Plan: &plan.Plan{Ranks: 2, Points: []plan.Point{collPoint(plan.Barrier, 0)}}, Rounds: 1, Timeout: time.Minute, Say: func(string) {},
 		Ours: func(context.Context, *plan.Plan) ([]*report.Series, error) { return nil, errors.New("begun") }}
 	if _, err := c.Run(t.Context()); !errors.Is(err, ErrNoMPI) || !strings.Contains(err.Error(), "apt-get install openmpi-bin libopenmpi-dev") {
 		t.Error(err)
@@ -69,13 +69,15 @@ func TestAMissingMPISaysHowToInstallIt(t *testing.T) {
 
 // Errors of either side are the point's.
 func TestRatiosToMPIAreMediansWithTheirInterval(t *testing.T) {
-	m := match{series: []*report.Series{{Op: plan.Barrier, Plan: collPoint(plan.Barrier, 0), Result: report.Result{Errors: 1}}}, theirs: 2}
+	m := contest{
+		of: OpenMPI, times: 1, point: collPoint(plan.Barrier, 0), theirs: &Output{Iters: 3}, wrong: 2,
+		series: []*report.Series{{Op: plan.Barrier, Plan: collPoint(plan.Barrier, 0), Result: report.Result{Unit: "ns", Errors: 1}}},
+	}
 	for i := range 21 {
 		v := float64(100 + i)
 		m.rounds = append(m.rounds, report.Round{Ours: report.Figures{P50: v, Mean: v, P99: v}, Theirs: report.Figures{P50: 100, Mean: 50, P99: 200}})
 	}
-	c := &MPI{Plan: &plan.Plan{Ranks: 2}}
-	s := c.report(&m, "4.1.4")
+	s := m.report(all(21), "4.1.4")
 	if s.Value("ratio.p50") != 1.1 || s.Value("ratio.mean") != 2.2 || s.Result.Errors != 3 || s.Peer().Errors != 2 || s.Result.Count != 63 || s.Result.OpsPerSample != 10 {
 		t.Errorf("%+v %+v", s.Metrics, s.Result)
 	}

@@ -19,6 +19,7 @@ type Output struct {
 	Max      float64        // ns; of a bandwidth its peak
 	Size     int64
 	Iters    int64
+	Errors   int64 // checked operations that left something wrong
 }
 
 // Two settings may share a line: " Dual-port       : OFF		Device         : rxe0".

@@ -17,6 +17,7 @@ const (
 	Perftest = "perftest"
 	UCX      = "ucx"
 	OSU      = "mpi"
+	OpenMPI  = "coll" // collective operations
 )
 
 // ErrNoOSU is wrapped when the OSU micro-benchmarks are not installed.
@@ -26,7 +27,7 @@ var ErrNoOSU = errors.New("the OSU micro-benchmarks are not in PATH: no Debian p
 type program struct {
 	name    string
 	missing error      // wrapped when a tool is not there
-	judge   plan.Point // what tells whether the machine is quiet
+	judge   plan.Point // what tells whether the machine is quiet, if there is one
 	test    func(c *Comparison, pt plan.Point) (test, bool)
 	parse   func(text string, pt plan.Point) (*Output, error)
 	version func(ctx context.Context, path string) string
@@ -46,6 +47,7 @@ var peers = map[string]program{
 	Perftest: {"perftest", ErrMissing, plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8}, (*Comparison).perftest, parsePerftest, Version},
 	UCX:      {"UCX", ErrNoUCX, plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8}, (*Comparison).ucxTest, parseUCX, ucxVersion},
 	OSU:      {"the OSU micro-benchmarks", ErrNoOSU, plan.Point{Kind: plan.Lat, Op: plan.AM}, (*Comparison).osu, parseOSU, mpiVersion},
+	OpenMPI:  {"Open MPI", ErrNoMPI, plan.Point{}, (*Comparison).collTest, nil, mpiVersion},
 }
 
 // shortBytes are sent beside a Short, whose one argument has as many.

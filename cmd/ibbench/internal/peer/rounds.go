@@ -5,14 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
+	"os"
 	"slices"
 	"time"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/machine"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 	"github.com/ibconduit/conduit/internal/errtext"
 )
 
@@ -23,46 +22,65 @@ type Ours func(ctx context.Context, p *plan.Plan) ([]*report.Series, error)
 // Comparison says what to compare.
 type Comparison struct {
 	Plan    *plan.Plan // its points have an equivalent in the peer
-	Peer    string     // Perftest, UCX or OSU
+	Peer    string     // Perftest, UCX, OSU or OpenMPI
 	Port    int        // of the device
 	GID     int        // index
 	Rounds  int        // that must count
 	Until   Until      // instead of Rounds, where its Budget is not 0
 	UCX     bool       // measure with UCX too
+	CPUs    []int      // of OpenMPI's ranks; empty: as mpirun chooses
 	Timeout time.Duration
 	Extra   []string // further arguments of the peer's tools, or of mpirun
 	Ours    Ours
 	Say     func(text string) // what goes on
-	Line    func(text string) // what should stay to be read
+	Line    func(text string) // what should stay to be read; nil: nothing
+
+	coll string // the program of OpenMPI
 }
 
 // contest is one point and its counterpart.
 type contest struct {
 	point  plan.Point
+	of     string // the counterpart's program
 	tool   string
-	pair   Pair    // with OSU mpirun and its command line
+	pair   Pair    // with OSU and OpenMPI mpirun and its command line
 	times  float64 // what the tool's figures are multiplied by, to be of our definition
 	rounds []report.Round
 	series []*report.Series // ours, of each round
 	theirs *Output          // the last one; all have the same settings
-	ucx    *ucx             // nil: not compared with UCX
+	wrong  int64            // checked operations of theirs that went wrong
+	ucx    *contest         // beside it; nil: none
+	beside bool             // it is such a one
 	silent bool             // only there to tell whether the machine is quiet
 }
 
 // Run compares, and returns a series for each point. With an error these are of the rounds that
 // were finished before, if there are any that count.
 func (c *Comparison) Run(ctx context.Context) ([]*report.Series, error) {
+	if c.Peer == OpenMPI {
+		dir, err := os.MkdirTemp("", "ibbench-mpi-")
+		if err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(dir)
+		if c.coll, err = buildColl(ctx, dir); err != nil {
+			return nil, err
+		}
+	}
 	all, err := c.contests()
 	if err != nil {
 		return nil, err
 	}
-	quiet := all[slices.IndexFunc(all, func(x *contest) bool { return c.judges(x.point) })]
+	var quiet *contest
+	if i := slices.IndexFunc(all, func(x *contest) bool { return c.judges(x.point) }); i >= 0 {
+		quiet = all[i]
+	}
 	kept, err := c.rounds(ctx, all, quiet)
 	if count(kept) == 0 {
 		return nil, cmp.Or(err, errors.New("no round can be used: other programs take the processors; try again on a quiet machine"))
 	}
 	ctx = context.WithoutCancel(ctx) // after an interrupt, too
-	version, of := peers[c.Peer].version(ctx, quiet.pair.Path), ""
+	version, of := peers[c.Peer].version(ctx, all[0].pair.Path), ""
 	if c.UCX {
 		of = ucxVersion(ctx, "")
 	}
@@ -72,11 +90,10 @@ func (c *Comparison) Run(ctx context.Context) ([]*report.Series, error) {
 			continue
 		}
 		s := x.report(kept, version)
-		if c.Peer != Perftest {
-			s.Peers[0].Peer = c.Peer
-		}
 		if x.ucx != nil {
-			s.Peers = append(s.Peers, x.ucx.report(x.rounds, kept, of))
+			beside := x.ucx.peer(kept, of, "ns")
+			beside.Ratio = ratios(beside.Rounds, func(f report.Figures) float64 { return f.P50 })
+			s.Peers = append(s.Peers, beside)
 		}
 		out = append(out, s)
 	}
@@ -99,7 +116,10 @@ func (c *Comparison) rounds(ctx context.Context, all []*contest, quiet *contest)
 		watch.round()
 		switch {
 		case err == nil:
-			if kept = judge(quiet.rounds); len(kept) == 1 {
+			if kept = slices.Repeat([]bool{true}, len(all[0].rounds)); quiet != nil {
+				kept = judge(quiet.rounds)
+			}
+			if len(kept) == 1 {
 				c.first(all)
 			}
 		case ctx.Err() == nil && late && count(kept) > 0:
@@ -120,52 +140,66 @@ func (c *Comparison) judges(pt plan.Point) bool {
 }
 
 // contests pairs each point with a tool, and adds the judge of rounds.
-func (c *Comparison) contests() ([]*contest, error) {
-	var all []*contest
-	points, of := c.Plan.Points, peers[c.Peer]
-	if !slices.ContainsFunc(points, c.judges) {
-		j := of.judge
+func (c *Comparison) contests() (all []*contest, err error) {
+	points, j := c.Plan.Points, peers[c.Peer].judge
+	if j.Kind != "" && !slices.ContainsFunc(points, c.judges) {
 		j.Depth, j.Lanes, j.Chain, j.Iters = 1, 1, 1, 1000
 		points = append(slices.Clip(points), j)
 	}
 	for i, pt := range points {
-		t, ok := of.test(c, pt)
-		if !ok {
-			return nil, fmt.Errorf("%s has no counterpart in %s", pt.Name(), of.name)
-		}
-		path, err := find(t.tool, of.missing)
+		x, err := c.contest(c.Peer, pt)
 		if err != nil {
 			return nil, err
 		}
-		x := &contest{point: pt, tool: t.tool, times: t.times, silent: i >= len(c.Plan.Points)}
-		x.pair = Pair{Path: path, Timeout: c.Timeout, Args: t.args, Env: t.env}
-		if c.Peer == OSU {
-			x.pair.Args = append(mpirunArgs(2, c.Plan.CPUs, c.Extra), append([]string{path}, t.args...)...)
-			if x.pair.Path, err = find("mpirun.openmpi", ErrNoMPI); err != nil {
+		if x == nil {
+			return nil, fmt.Errorf("%s has no counterpart in %s", pt.Name(), peers[c.Peer].name)
+		}
+		if x.silent = i >= len(c.Plan.Points); c.UCX && !x.silent {
+			if x.ucx, err = c.contest(UCX, pt); err != nil {
 				return nil, err
 			}
-		}
-		if c.UCX && !x.silent {
-			if x.ucx, err = c.newUCX(pt); err != nil {
-				return nil, err
+			if x.ucx != nil {
+				x.ucx.beside = true
 			}
-		}
-		for i := range x.pair.CPUs {
-			x.pair.CPUs[i] = machine.Share(c.Plan.CPUs, i, 2)
-		}
-		if x.ucx != nil {
-			x.ucx.pair.CPUs = x.pair.CPUs
 		}
 		all = append(all, x)
 	}
 	return all, nil
 }
 
-// run measures once with the peer.
+// contest pairs a point with a program's tool; nil: it has none.
+func (c *Comparison) contest(of string, pt plan.Point) (*contest, error) {
+	t, ok := peers[of].test(c, pt)
+	if !ok {
+		return nil, nil
+	}
+	x := &contest{point: pt, of: of, tool: t.tool, times: t.times, pair: Pair{Timeout: c.Timeout, Args: t.args, Env: t.env}}
+	for i := range x.pair.CPUs {
+		x.pair.CPUs[i] = machine.Share(c.Plan.CPUs, i, 2)
+	}
+	var err error
+	if t.tool != "" {
+		if x.pair.Path, err = find(t.tool, peers[of].missing); err != nil {
+			return nil, err
+		}
+	}
+	switch of {
+	case OSU:
+		x.pair.Args = append(mpirunArgs(2, c.Plan.CPUs, c.Extra), append([]string{x.pair.Path}, t.args...)...)
+	case OpenMPI:
+		x.pair.Args = mpirunArgs(c.Plan.Ranks, c.CPUs, c.Extra)
+	default:
+		return x, nil
+	}
+	x.pair.Path, err = find("mpirun.openmpi", ErrNoMPI)
+	return x, err
+}
+
+// run measures once with a program.
 func (c *Comparison) run(ctx context.Context, x *contest) (*Output, error) {
 	var text string
 	var err error
-	if c.Peer == OSU {
+	if x.of == OSU {
 		text, err = mpirun(ctx, x.pair.Path, x.pair.Args, c.Timeout)
 	} else {
 		text, err = x.pair.Text(ctx)
@@ -173,35 +207,53 @@ func (c *Comparison) run(ctx context.Context, x *contest) (*Output, error) {
 	if err != nil {
 		return nil, err
 	}
-	return peers[c.Peer].parse(text, x.point)
+	return peers[x.of].parse(text, x.point)
+}
+
+// runAll measures once with all programs, by contest.
+func (c *Comparison) runAll(ctx context.Context, all []*contest) (map[*contest]*Output, error) {
+	out := make(map[*contest]*Output)
+	if c.Peer == OpenMPI {
+		some, err := c.runColl(ctx, all[0])
+		for i, o := range some {
+			out[all[i]] = o
+		}
+		return out, err
+	}
+	for _, x := range all {
+		for _, y := range x.programs() {
+			o, err := c.run(ctx, y)
+			if err != nil {
+				return nil, err
+			}
+			out[y] = o
+		}
+	}
+	return out, nil
+}
+
+// programs are the contests of a point.
+func (x *contest) programs() []*contest {
+	if x.ucx == nil {
+		return []*contest{x}
+	}
+	return []*contest{x, x.ucx}
 }
 
 // round measures everything once on both sides and records it if all of it
 // succeeded.
 func (c *Comparison) round(ctx context.Context, all []*contest, oursFirst bool) error {
 	var ours []*report.Series
-	theirs, ucxs := make([]*Output, len(all)), make([]report.Figures, len(all))
-	measureOurs := func() (err error) {
+	var theirs map[*contest]*Output
+	steps := []func() error{func() (err error) {
+		theirs, err = c.runAll(ctx, all)
+		return err
+	}, func() (err error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout+time.Minute, errors.New("our ranks did not finish"))
 		defer cancel()
 		ours, err = c.Ours(ctx, c.Plan)
 		return err
-	}
-	measureTheirs := func() (err error) {
-		for i, x := range all {
-			if theirs[i], err = c.run(ctx, x); err != nil {
-				return err
-			}
-			if x.ucx == nil {
-				continue
-			}
-			if ucxs[i], err = x.ucx.run(ctx); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	steps := []func() error{measureTheirs, measureOurs}
+	}}
 	if oursFirst {
 		slices.Reverse(steps)
 	}
@@ -214,181 +266,24 @@ func (c *Comparison) round(ctx context.Context, all []*contest, oursFirst bool) 
 		return fmt.Errorf("%d of %s of ours were measured", len(ours), errtext.Count(len(c.Plan.Points), "point"))
 	}
 	for i, x := range all {
-		by := x.times
-		if x.point.Kind == plan.Rate {
-			by /= float64(bytesOf(x.point))
-		}
-		r := report.Round{Theirs: times(theirs[i].Figures, by)}
-		x.theirs = theirs[i]
+		var r report.Round
 		if !x.silent {
 			x.series = append(x.series, ours[i])
 			r.Ours = figures(&ours[i].Result)
 		}
-		x.rounds = append(x.rounds, r)
-		if x.ucx != nil {
-			x.ucx.rounds = append(x.ucx.rounds, ucxs[i])
+		for _, y := range x.programs() {
+			by := y.times
+			if y.point.Kind == plan.Rate {
+				by /= float64(bytesOf(y.point))
+			}
+			y.theirs = theirs[y]
+			y.wrong += y.theirs.Errors
+			r.Theirs = times(y.theirs.Figures, by, y.rounding())
+			y.rounds = append(y.rounds, r)
 		}
 	}
 	return nil
 }
 
-// times multiplies a tool's figures, whose digits show no more than ns, bytes or operations.
-func times(f report.Figures, by float64) report.Figures {
-	return report.Figures{P50: math.Round(f.P50 * by), Mean: math.Round(f.Mean * by), P99: math.Round(f.P99 * by)}
-}
-
-func figures(r *report.Result) report.Figures {
-	if r.Unit != "ns" {
-		return report.Figures{Mean: r.Mean}
-	}
-	return report.Figures{P50: r.P["50"], Mean: r.Mean, P99: r.P["99"]}
-}
-
-// judge says which rounds count: those whose figure of the judge is within half of the
-// median, which of an even number is the faster one of the two in the middle.
-func judge(rounds []report.Round) []bool {
-	var v []float64
-	for _, r := range rounds {
-		v = append(v, judged(r.Theirs))
-	}
-	kept := make([]bool, len(v))
-	if len(v) == 0 {
-		return kept
-	}
-	sorted := slices.Sorted(slices.Values(v))
-	m := sorted[(len(v)-1)/2] // of two in the middle the faster: between a quiet and a busy half lies no round at all
-	for i := range v {
-		kept[i] = math.Abs(v[i]-m) <= m/2
-	}
-	return kept
-}
-
-func count(kept []bool) (n int) {
-	for _, k := range kept {
-		if k {
-			n++
-		}
-	}
-	return n
-}
-
-// report sums up the rounds that count.
-func (x *contest) report(kept []bool, version string) *report.Series {
-	s := report.Combine(x.series)
-	s.Kind, s.Hist, s.Intervals = report.KindPerftest, nil, nil
-	wrong := s.Result.Errors // in all rounds
-	p := &report.Peer{Place: Perftest, Tool: x.tool, Version: version, Args: x.pair.Args, Settings: x.theirs.Settings, Discarded: len(kept) - count(kept)}
-	if p.Settings == nil {
-		p.Settings = map[string]string{}
-	}
-	if x.times != 1 {
-		p.Times = x.times
-	}
-	for i, r := range x.rounds {
-		r.Discarded = !kept[i]
-		p.Rounds = append(p.Rounds, r)
-	}
-	ours := func(r report.Round) report.Figures { return r.Ours }
-	theirs := func(r report.Round) report.Figures { return r.Theirs }
-	unit := s.Result.Unit
-	s.Result = medians(p.Rounds, ours, unit, math.Round)
-	p.Result = medians(p.Rounds, theirs, unit, math.Round)
-	n := int64(count(kept))
-	s.Result.Errors = wrong
-	s.Result.Count, p.Result.Count = n*x.point.Iters, n*x.theirs.Iters
-	s.Peers = []*report.Peer{p}
-	setRatios(s, p.Rounds)
-	ownBest := s.Result
-	if _, ok := p.Result.P["50"]; !ok { // then means are compared
-		ownBest = medians(p.Rounds, func(r report.Round) report.Figures { return report.Figures{Mean: r.Ours.Mean} }, unit, math.Round)
-	}
-	s.Set("ratio.best", report.Round3(best(&ownBest)/best(&p.Result)))
-	if low, high, ok := x.interval(kept); ok {
-		s.SetBounds("ratio.interval", low, high)
-	}
-	s.Notes = append(s.Notes, x.terms())
-	if p.Discarded > 0 {
-		s.Notes = append(s.Notes, fmt.Sprintf("rounds thrown away: %d of %d, since what the peer measures first was off its median by half, another program had the processors", p.Discarded, len(kept)))
-	}
-	return s
-}
-
-// best is the least median of the rounds, or the largest throughput.
-func best(r *report.Result) float64 {
-	if r.Unit == "ns" {
-		return r.Min
-	}
-	return r.Max
-}
-
-// terms says what both sides were set to, alike for all sizes.
-func (x *contest) terms() string {
-	theirs := fmt.Sprintf("%s: %d iterations", x.tool, x.theirs.Iters)
-	for _, key := range []string{"TX depth", "CQ Moderation", "Max inline data", "Outstand reads"} {
-		if v, ok := x.theirs.Settings[key]; ok {
-			theirs += fmt.Sprintf(", %s %s", key, v)
-		}
-	}
-	if by := x.times; by != 1 {
-		theirs += fmt.Sprintf(", its figures times %.0f", by)
-	}
-	place := ""
-	switch {
-	case x.point.Op == plan.AM:
-		place = "credits and a handler, "
-	case x.point.Place:
-		place = "all at one place, "
-	}
-	return fmt.Sprintf("%s; ours: %d iterations after a few untimed ones, depth %d, %sinlining and signalling as the library does; two processes each, one device",
-		theirs, x.point.Iters, x.point.Depth, place)
-}
-
-// medians of the rounds that count, rounded.
-func medians(rounds []report.Round, side func(report.Round) report.Figures, unit string, round func(float64) float64) report.Result {
-	of := func(pick func(report.Figures) float64) []float64 {
-		var v []float64
-		for _, r := range rounds {
-			if f := pick(side(r)); !r.Discarded && f > 0 { // 0: not reported, or less than a tool's digits show
-				v = append(v, f)
-			}
-		}
-		return v
-	}
-	mean := of(func(f report.Figures) float64 { return f.Mean })
-	r := report.Result{Unit: unit, Min: slices.Min(mean), Max: slices.Max(mean), Mean: round(stats.Median(mean)), P: map[string]float64{}}
-	r.P["50"] = r.Mean // of a bandwidth each round has one figure
-	if unit == "ns" {
-		delete(r.P, "50")
-		if p50 := of(func(f report.Figures) float64 { return f.P50 }); len(p50) > 0 { // some report no more than the mean
-			r.Min, r.Max = slices.Min(p50), slices.Max(p50)
-			r.P["50"] = round(stats.Median(p50))
-		}
-		if p99 := of(func(f report.Figures) float64 { return f.P99 }); len(p99) > 0 {
-			r.P["99"] = round(stats.Median(p99))
-		}
-	}
-	return r
-}
-
-// setRatios sets those of all figures that both sides have.
-func setRatios(s *report.Series, rounds []report.Round) {
-	s.SetSpread("ratio.mean", ratios(rounds, func(f report.Figures) float64 { return f.Mean }))
-	if s.Result.Unit == "ns" {
-		s.SetSpread("ratio.p50", ratios(rounds, func(f report.Figures) float64 { return f.P50 }))
-		s.SetSpread("ratio.p99", ratios(rounds, func(f report.Figures) float64 { return f.P99 }))
-	}
-}
-
-// ratios of ours to theirs, round by round; nil where they have no such figure.
-func ratios(rounds []report.Round, pick func(report.Figures) float64) *report.Spread {
-	var v []float64
-	for _, r := range rounds {
-		if t := pick(r.Theirs); !r.Discarded && t > 0 {
-			v = append(v, report.Round3(pick(r.Ours)/t))
-		}
-	}
-	if len(v) == 0 {
-		return nil
-	}
-	return &report.Spread{Median: report.Round3(stats.Median(v)), Min: slices.Min(v), Max: slices.Max(v)}
-}
+// rounding is that of figures: a tool's digits show no more than ns, bytes or operations.
+func (x *contest) rounding() func(float64) float64 { return report.Rounding(x.point.Batch) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"os/exec"
 	"strconv"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 )
 
 // ErrNoUCX is wrapped when UCX's tools are not installed.
@@ -64,40 +62,6 @@ func (c *Comparison) ucxTest(pt plan.Point) (t test, ok bool) {
 	return t, true
 }
 
-// ucx is what UCX measures beside a contest.
-type ucx struct {
-	pair   Pair
-	point  plan.Point
-	rounds []report.Figures
-	times  float64
-}
-
-// newUCX prepares UCX's side of a point; nil where it has none.
-func (c *Comparison) newUCX(pt plan.Point) (*ucx, error) {
-	t, ok := c.ucxTest(pt)
-	if !ok {
-		return nil, nil
-	}
-	path, err := find(t.tool, ErrNoUCX)
-	if err != nil {
-		return nil, err
-	}
-	return &ucx{pair: Pair{Path: path, Args: t.args, Env: t.env, Timeout: c.Timeout}, point: pt, times: t.times}, nil
-}
-
-// run measures once.
-func (u *ucx) run(ctx context.Context) (report.Figures, error) {
-	text, err := u.pair.Text(ctx)
-	if err != nil {
-		return report.Figures{}, err
-	}
-	o, err := parseUCX(text, u.point)
-	if err != nil {
-		return report.Figures{}, err
-	}
-	return times(o.Figures, u.times), nil
-}
-
 // parseUCX reads the line of the whole run: iterations, then microseconds: median, the average of
 // the last second, and that of all; MB a second and messages a second, both of the last second and
 // of all.
@@ -142,25 +106,4 @@ func ucxVersion(ctx context.Context, _ string) string {
 		return f[len(f)-1]
 	}
 	return "(version unknown)"
-}
-
-// report sums up the rounds that count; ours are the contest's, of the same rounds.
-func (u *ucx) report(ours []report.Round, kept []bool, version string) *report.Peer {
-	var rounds []report.Round
-	var mean []float64
-	for i, f := range u.rounds {
-		rounds = append(rounds, report.Round{Ours: ours[i].Ours, Theirs: f, Discarded: !kept[i]})
-		if kept[i] {
-			mean = append(mean, f.Mean)
-		}
-	}
-	out := &report.Peer{Place: UCX, Version: version, Args: u.pair.Args, Rounds: rounds, Discarded: len(kept) - count(kept)}
-	if u.times != 1 {
-		out.Times = u.times
-	}
-	out.Result = medians(rounds, func(r report.Round) report.Figures { return r.Theirs }, "ns", math.Round)
-	delete(out.Result.P, "99") // which it does not report
-	out.Result.Mean = math.Round(stats.Median(mean))
-	out.Ratio = ratios(rounds, func(f report.Figures) float64 { return f.P50 })
-	return out
 }

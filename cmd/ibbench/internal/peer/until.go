@@ -127,6 +127,9 @@ func (c *Comparison) progress(n int, w *watch, all []*contest, kept []bool) stri
 
 // first shows the figures of the first round: others may take minutes.
 func (c *Comparison) first(all []*contest) {
+	if c.Line == nil {
+		return
+	}
 	for _, x := range all {
 		r := x.rounds[0]
 		if x.silent {
@@ -141,7 +144,7 @@ func (c *Comparison) first(all []*contest) {
 		}
 		parts := []string{figure(judgedLike(r.Ours, r.Theirs)) + " " + unit, x.tool + " " + figure(judged(r.Theirs))}
 		if x.ucx != nil {
-			parts = append(parts, "UCX "+figure(judged(x.ucx.rounds[0])))
+			parts = append(parts, "UCX "+figure(judged(x.ucx.rounds[0].Theirs)))
 		}
 		c.Line(fmt.Sprintf("first round: %s %s: %s", x.point.Name(), report.SizeName(x.point.Op, x.point.Size), strings.Join(parts, ", ")))
 	}

@@ -77,7 +77,7 @@ func comparisonOf(t *testing.T, body string, u Until) (*Comparison, []*contest) 
 			return nil, errors.New("no such device of ours")
 		},
 	}
-	return c, []*contest{{point: pt, pair: Pair{Path: script(t, body), Timeout: time.Minute}}}
+	return c, []*contest{{of: Perftest, point: pt, pair: Pair{Path: script(t, body), Timeout: time.Minute}}}
 }
 
 // What a budget has no time for does not take what was measured away.
@@ -155,7 +155,7 @@ func TestAFigureOfZeroIsNoBestRound(t *testing.T) {
 func TestAMissingUCXSaysHowToInstallIt(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	c := &Comparison{Plan: &plan.Plan{Device: "sv0"}, Port: 1}
-	if _, err := c.newUCX(plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8, Iters: 10}); !errors.Is(err, ErrNoUCX) || !strings.Contains(err.Error(), "apt-get install ucx-utils") {
+	if _, err := c.contest(UCX, plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8, Iters: 10}); !errors.Is(err, ErrNoUCX) || !strings.Contains(err.Error(), "apt-get install ucx-utils") {
 		t.Error(err)
 	}
 }

@@ -20,11 +20,8 @@ const (
 // DefCache is what a number of Cache is the time of.
 const DefCache = "run"
 
-// Limits of Cache.
-const (
-	MaxRounds     = 10000
-	DefaultRounds = 21
-)
+// MaxRounds bounds the rounds of Cache.
+const MaxRounds = 10000
 
 // CacheSizes are those of a cache; 0 is the library's default.
 type CacheSizes struct {

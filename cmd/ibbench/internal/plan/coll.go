@@ -16,9 +16,6 @@ const (
 // CollOps are all of them, in the order in which they are measured.
 var CollOps = []string{Barrier, AllReduce, AllToAll, Bcast}
 
-// PeerMPI is the peer that collective operations are compared with.
-const PeerMPI = "mpi"
-
 // MaxCollBytes bounds a rank's buffer, and what a sample may move of it.
 const MaxCollBytes = 1 << 30
 

@@ -33,7 +33,7 @@ func (s *Series) MarshalJSON() ([]byte, error) {
 		tree["pairs"] = raw
 	case *Sizes:
 		tree["cache_sizes"] = raw
-	case json.RawMessage:
+	case json.RawMessage, Report:
 		place(tree, "flow.report", raw)
 	}
 	more, err := json.Marshal(tree)

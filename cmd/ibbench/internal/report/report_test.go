@@ -333,7 +333,7 @@ func TestFilesSayTheirFormatBySuffix(t *testing.T) {
 			t.Errorf("%s begins with %.20q, %v", path, b, err)
 		}
 	}
-	for _, path := range []string{"r.html", "r.svg", "r", "r.toml"} {
+	for _, path := range []string{"r.html", "r.png", "r", "r.toml"} {
 		if _, err := Create(filepath.Join(dir, path), pct); err == nil || !strings.Contains(err.Error(), ".json") {
 			t.Errorf("%s: %v should name the suffixes that exist", path, err)
 		}

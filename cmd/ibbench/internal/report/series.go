@@ -38,7 +38,7 @@ type Series struct {
 
 	Metrics Metrics `json:"-"` // beside Result
 	Peers   []*Peer `json:"-"` // what others measured in the same rounds; the metrics "ratio" are to the first
-	Raw     any     `json:"-"` // what figures are drawn from: *pairs.Matrix, *Sizes, or the json.RawMessage of a report of flow
+	Raw     any     `json:"-"` // what figures are drawn from: *pairs.Matrix, *Sizes, or the Report of flow, which is a json.RawMessage when it was read
 
 	File string `json:"-"` // that it was read from
 }

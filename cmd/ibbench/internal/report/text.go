@@ -18,6 +18,7 @@ type text struct {
 	pct    []float64
 	err    error
 	header string
+	own    bool // a Report has said it all
 	all    []*Series
 }
 
@@ -28,6 +29,13 @@ func (t *text) printf(format string, args ...any) {
 }
 
 func (t *text) Add(s *Series) error {
+	if r, ok := s.Raw.(Report); ok {
+		t.own = true
+		t.printf("%s", r.Text())
+	}
+	if t.own {
+		return t.err
+	}
 	if h := header(s); h != t.header {
 		if t.header != "" {
 			t.printf("\n")

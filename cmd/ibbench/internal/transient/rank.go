@@ -48,22 +48,19 @@ func (r *Rank) Say(v any) {
 	}
 }
 
-// Kernel is one rank's part in a run. It closes Rank.Boot, as conduit.Join does. Its result goes to
-// Run.Start as JSON.
-type Kernel func(ctx context.Context, r *Rank) (result any, err error)
-
-// kernels by name, which Run.Kernel is.
-var kernels = map[string]Kernel{}
-
 // RankMain is the whole life of a rank. It returns an exit code.
-func RankMain() int {
+func RankMain() int { return Life(play) }
+
+// Life is that of a rank that this program has started, which does what play does: it ends with a
+// signal, and says why it has failed unless another rank does.
+func Life(play func(ctx context.Context) (rank int, err error)) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	rank, err := play(ctx)
 	if err == nil {
 		return 0
 	}
-	if !measure.PeerEnded(err) && ctx.Err() == nil {
+	if !measure.PeerEnded(err) && !errors.Is(err, measure.ErrElsewhere) && ctx.Err() == nil {
 		lines := slices.Compact(strings.Split(err.Error(), "\n")) // many wait for the same
 		fmt.Fprintf(os.Stderr, "ibbench: rank %d: %s\n", rank, strings.Join(lines, "\n"))
 	}

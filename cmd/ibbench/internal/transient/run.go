@@ -56,12 +56,8 @@ const (
 // ErrTimeout is that a run was ended after Run.Timeout.
 var ErrTimeout = errors.New("the run did not end in time")
 
-// Start runs the kernel and returns the result of each rank.
-func (r *Run) Start(ctx context.Context) (results []json.RawMessage, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
+// Start runs the kernel and returns what each rank found.
+func Start[R any](ctx context.Context, r *Run) (results []R, err error) {
 	params, err := json.Marshal(r.Params)
 	if err != nil {
 		return nil, err
@@ -90,23 +86,67 @@ func (r *Run) Start(ctx context.Context) (results []json.RawMessage, err error) 
 		go func() { defer close(done); r.Began(live, groups) }()
 		defer func() { cancel(); <-done }() // before the groups are removed
 	}
-	in := &receiver{run: r, results: make([]json.RawMessage, r.Ranks)}
-	var reports []string
-	code, err := launch.Run(ctx, launch.Config{
-		N: r.Ranks, Path: self, Args: []string{RankArg}, Env: append(os.Environ(), orderVar+"="+string(text)),
-		Stdout: in, Stderr: r.Stderr, Report: func(s string) { reports = append(reports, s) },
+	results = make([]R, r.Ranks)
+	code, reports, err := Launch(ctx, r.Ranks, RankArg, orderVar+"="+string(text), r.Stderr, func(line []byte) error {
+		var s said
+		err := json.Unmarshal(line, &s)
+		switch {
+		case err != nil || s.Rank < 0 || s.Rank >= len(results):
+			return fmt.Errorf("a rank wrote %.80q: %w", line, err)
+		case s.Result != nil:
+			return json.Unmarshal(s.Result, &results[s.Rank])
+		case r.Said != nil:
+			r.Said(s.Rank, s.Line)
+		}
+		return nil
 	})
 	switch {
 	case context.Cause(ctx) != nil:
 		return nil, context.Cause(ctx)
 	case err != nil:
-		return nil, fmt.Errorf("start ranks: %w", err)
-	case in.err != nil:
-		return nil, in.err
+		return nil, err
 	case code != 0:
 		return nil, errors.New(strings.Join(append(reports, "the run is incomplete"), "; "))
 	}
-	return in.results, nil
+	return results, nil
+}
+
+// Launch starts ranks of this program on this machine, with an argument and a variable, and calls
+// take with each line that they write. The reports are of the launcher: why the code is not 0.
+func Launch(ctx context.Context, ranks int, arg, variable string, stderr io.Writer, take func(line []byte) error) (code int, reports []string, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return 0, nil, err
+	}
+	in := &receiver{take: take}
+	code, err = launch.Run(ctx, launch.Config{
+		N: ranks, Path: self, Args: []string{arg}, Env: append(os.Environ(), variable),
+		Stdout: in, Stderr: stderr, Report: func(s string) { reports = append(reports, s) },
+	})
+	if err != nil {
+		return code, reports, fmt.Errorf("start ranks: %w", err)
+	}
+	return code, reports, in.err
+}
+
+// receiver takes apart what ranks write.
+type receiver struct {
+	take func(line []byte) error
+	held []byte
+	err  error
+}
+
+// Write never fails, so that the ranks are heard to the end.
+func (r *receiver) Write(b []byte) (int, error) {
+	r.held = append(r.held, b...)
+	for {
+		line, rest, ok := bytes.Cut(r.held, []byte("\n"))
+		if !ok {
+			return len(b), nil
+		}
+		r.err = errors.Join(r.err, r.take(line))
+		r.held = append(r.held[:0], rest...)
+	}
 }
 
 // Groups makes a group of so many bytes for each rank, and none without a limit.
@@ -135,34 +175,4 @@ func removeAll(groups []*memgroup.Group) (err error) {
 		}
 	}
 	return err
-}
-
-// receiver takes apart what ranks write.
-type receiver struct {
-	run     *Run
-	held    []byte
-	results []json.RawMessage
-	err     error
-}
-
-// Write never fails, so that the ranks are heard to the end.
-func (r *receiver) Write(b []byte) (int, error) {
-	r.held = append(r.held, b...)
-	for {
-		line, rest, ok := bytes.Cut(r.held, []byte("\n"))
-		if !ok {
-			return len(b), nil
-		}
-		var s said
-		err := json.Unmarshal(line, &s)
-		switch {
-		case err != nil || s.Rank < 0 || s.Rank >= len(r.results):
-			r.err = errors.Join(r.err, fmt.Errorf("a rank wrote %.80q: %w", line, err))
-		case s.Result != nil:
-			r.results[s.Rank] = s.Result
-		case r.run.Said != nil:
-			r.run.Said(s.Rank, s.Line)
-		}
-		r.held = append(r.held[:0], rest...)
-	}
 }

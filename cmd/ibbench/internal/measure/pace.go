@@ -1,45 +1,11 @@
 package measure
 
 import (
-	"fmt"
 	"math"
-	"runtime"
-	"runtime/debug"
 	"time"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
-	"github.com/ibconduit/conduit/internal/errtext"
 )
-
-// point measures one point. All ranks call it together.
-func (s *session) point(i int, pt plan.Point) error {
-	s.progress("[%d/%d] %s, size %d, depth %d", i+1, len(s.plan.Points), pt.Name(), pt.Size, pt.Depth)
-	runtime.GC()
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // no collection while the clock runs
-	var series *report.Series
-	var err error
-	switch pt.Kind {
-	case plan.Lat:
-		series, err = s.latencyPoint(pt)
-	case plan.Heap:
-		series, err = s.heapPoint(pt)
-	case plan.Coll:
-		series, err = s.collPoint(pt)
-	case plan.Pairs:
-		series, err = s.pairsPoint(pt)
-	default:
-		series, err = s.throughputPoint(pt)
-	}
-	if err != nil || s.job.Rank() != 0 {
-		return err
-	}
-	series.Describe(pt, s.env)
-	if n := series.Result.Errors; n > 0 && pt.Op != plan.AM {
-		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s at size %d: %s left wrong bytes", pt.Name(), pt.Size, errtext.Count(n, "operation")))
-	}
-	return s.out.Series(series)
-}
 
 // pace decides how long the next stretch is, from what the last ones took.
 type pace struct {
