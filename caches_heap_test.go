@@ -14,8 +14,8 @@ import (
 	"github.com/ibconduit/conduit/coll"
 )
 
-// A rank that has not flushed has an error, and takes part all the same: the others wait for it, and
-// have what it has.
+// A rank that has not flushed has an error, and takes part all the same: the others wait for it,
+// and have what it has.
 func TestUnsentWritesKeepNobodyFromMemory(t *testing.T) {
 	for late := range 2 {
 		t.Run(fmt.Sprintf("rank %d", late), func(t *testing.T) {
