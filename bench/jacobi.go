@@ -82,8 +82,15 @@ func (p JacobiParams) cubeBytes() int64 {
 // w b^2 cells are there for two arrays of b^3.
 func (p JacobiParams) Sizes() (Footprint, error) {
 	p, err := p.complete()
-	return p.exchange().sizes(int64(cubesZ*p.Cubes) * p.cubeBytes()), err
+	persistent := int64(cubesZ*p.Cubes) * p.cubeBytes()
+	if p.inParts() {
+		persistent += p.cubeBytes() / 2
+	}
+	return p.exchange().sizes(persistent), err
 }
+
+// inParts reports whether a cube's faces come in several parts, as there are fewer tokens.
+func (p JacobiParams) inParts() bool { return p.Arm == ArmTokens && p.Tokens < sides }
 
 // exchange is what faces come by.
 func (p JacobiParams) exchange() *exchange {
@@ -106,6 +113,7 @@ type Jacobi struct {
 	me    int
 	wave  wave
 	cells [][2][]float32 // of each cube, by the parity of the iteration
+	spare []float32      // of one cube, where faces come in parts
 	x     *exchange      // a face is named by its cube and side
 }
 
@@ -212,16 +220,13 @@ func (j *Jacobi) verify(iterations int) error {
 }
 
 // fill makes the arrays, with the wave in them.
-func (j *Jacobi) fill() error {
-	n := j.p.Edge * j.p.Edge * j.p.Edge
+func (j *Jacobi) fill() (err error) {
 	for l := range j.cubes.local() {
 		var c [2][]float32
 		for i := range c {
-			b, err := j.x.memory(int64(4 * n))
-			if err != nil {
+			if c[i], err = j.array(); err != nil {
 				return err
 			}
-			c[i] = floats(b)
 		}
 		j.cells[l] = c
 		_ = j.cubes.each(j.me, l, 0, j.wave, func(at int, row []float32) error {
@@ -230,7 +235,16 @@ func (j *Jacobi) fill() error {
 		})
 		j.x.reached(l, 0)
 	}
-	return nil
+	if j.p.inParts() {
+		j.spare, err = j.array()
+	}
+	return err
+}
+
+// array makes an array of a cube.
+func (j *Jacobi) array() ([]float32, error) {
+	b, err := j.x.memory(int64(4 * j.p.Edge * j.p.Edge * j.p.Edge))
+	return floats(b), err
 }
 
 // floats are whole pages as cells.
@@ -243,26 +257,25 @@ func (j *Jacobi) iterate(i int) error {
 	switch {
 	case j.p.Arm == ArmNormal:
 		return j.sendAll(i)
-	case j.p.Arm == ArmTokens && j.p.Tokens < sides:
+	case j.p.inParts():
 		return j.fetchParts(i)
 	}
 	return j.fetchSets(i)
 }
 
-// compute makes iteration i+1 of a cube with all ghost faces.
+// compute makes iteration i+1 of a cube with all ghost faces. It writes over iteration i-1: nobody
+// needs that any more, as all six neighbours have iteration i.
 func (j *Jacobi) compute(l, i int, ghosts *[sides][]float32) {
-	j.relax(l, i, ghosts)
+	j.relax(j.cells[l][(i+1)%2], l, i, ghosts)
 	j.x.reached(l, i+1)
 }
 
-// relax writes over iteration i-1 of a cube: nobody needs that any more, as all six neighbours have
-// iteration i, or there were no ghost faces of them.
-func (j *Jacobi) relax(l, i int, ghosts *[sides][]float32) {
+// relax makes what iteration i+1 of a cube is with these ghost faces.
+func (j *Jacobi) relax(to []float32, l, i int, ghosts *[sides][]float32) {
 	if has := j.x.has(l); has != i {
 		panic(fmt.Sprintf("bench: jacobi: iteration %d of a cube that has %d", i+1, has))
 	}
-	c := j.cells[l]
-	j.cubes.relax(c[(i+1)%2], c[i%2], ghosts)
+	j.cubes.relax(to, j.cells[l][i%2], ghosts)
 }
 
 // ghosts are the faces of a cube that a set brings.
@@ -295,23 +308,22 @@ func (j *Jacobi) fetchSets(i int) error {
 }
 
 // fetchParts computes one cube after the other with fewer faces at once than a cube has: each part
-// is added when it comes.
+// is added when it comes. Until all have come neighbours may want faces of iteration i-1.
 func (j *Jacobi) fetchParts(i int) error {
 	for l := range j.cells {
 		set := conduit.NewFetchSet(j.x.w)
 		g := j.fetch(set, l, i)
-		to := j.cells[l][(i+1)%2]
 		first := true
 		err := set.Each(j.x.ctx, func(*conduit.Lease) error {
 			faces := g.data()
 			if first {
-				j.relax(l, i, &faces)
+				j.relax(j.spare, l, i, &faces)
 				first = false
 				return nil
 			}
 			for side, f := range faces {
 				if f != nil {
-					j.cubes.add(to, f, side)
+					j.cubes.add(j.spare, f, side)
 				}
 			}
 			return nil
@@ -319,6 +331,8 @@ func (j *Jacobi) fetchParts(i int) error {
 		if err != nil {
 			return err
 		}
+		old := &j.cells[l][(i+1)%2]
+		*old, j.spare = j.spare, *old
 		j.x.reached(l, i+1)
 	}
 	return nil
