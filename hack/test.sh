@@ -32,8 +32,8 @@ if [ "$(. /etc/os-release && echo "$ID")" = debian ]; then export IBCONDUIT_REQU
 # A program with the race detector waits a second for other goroutines before it ends. The tests
 # start programs by the hundred, whose ranks have met before.
 export GORACE="atexit_sleep_ms=50 ${GORACE-}"
-# A sixth of the planted faults, another one with each commit. IBCONDUIT_FAULTS=0/1: all.
-: "${IBCONDUIT_FAULTS:=$(($(git rev-list --count HEAD 2>/dev/null || echo 0) % 6))/6}"
+# A tenth of the planted faults, another one with each commit. IBCONDUIT_FAULTS=0/1: all.
+: "${IBCONDUIT_FAULTS:=$(($(git rev-list --count HEAD 2>/dev/null || echo 0) % 10))/10}"
 export IBCONDUIT_FAULTS
 # Where a command may have mount namespaces, and lock what memory tests register, the device in user
 # space is there.
