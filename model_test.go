@@ -125,6 +125,6 @@ func TestRandomOperationsAgreeWithAModel(t *testing.T) {
 				m.step(rt, ctx)
 			}
 		})
-		return j.Barrier(ctx)
+		return w.Barrier(ctx)
 	}))
 }

@@ -160,10 +160,10 @@ func getsModel(t *testing.T, seed uint64, cfg cache.Config) {
 	})
 }
 
-// Where the only page goes to and fro between two gets that are tested in turns, both end.
+// Where pages go to and fro between gets that are tested in turns, all end.
 func TestGetsInFlightDoNotKeepEachOther(t *testing.T) {
-	onSim(t, sim.Config{}, cache.Config{Pages: 1, PageSize: 128, DirectMin: 700, NoBypass: true, NoReadahead: true}, func(_ context.Context, x *fixture) error {
-		gets := cache.NewGets(x.Cache)
+	onSim(t, sim.Config{}, cache.Config{Pages: 2, PageSize: 128, DirectMin: 700, NoBypass: true, NoReadahead: true}, func(_ context.Context, x *fixture) error {
+		gets, begun := cache.NewGets(x.Cache), 0
 		for range 100 {
 			var hs []fabric.Handle
 			for i := range uint64(8) {
@@ -176,6 +176,7 @@ func TestGetsInFlightDoNotKeepEachOther(t *testing.T) {
 				}
 			}
 			x.Acquire()
+			begun += len(hs)
 			for tests := 0; len(hs) > 0; tests++ {
 				if tests > 10000 {
 					return fmt.Errorf("after %d tests %d gets have not ended", tests, len(hs))
@@ -190,6 +191,9 @@ func TestGetsInFlightDoNotKeepEachOther(t *testing.T) {
 					return err
 				}
 			}
+		}
+		if begun < 100 {
+			return fmt.Errorf("%d gets were in flight", begun)
 		}
 		return nil
 	})
@@ -218,6 +222,15 @@ func TestErrorsOfGetsInFlight(t *testing.T) {
 		}
 		if _, err := gets.Wait(ctx, h); err != nil {
 			return fmt.Errorf("a wait after the flush: %w", err)
+		}
+		copy(x.data(1)[8192:], "abc")
+		b = make([]byte, 3)
+		if h, begun, err = gets.Begin(1, 8192, b, false); err != nil || !begun || h == fabric.Done {
+			return fmt.Errorf("begin: %d, %v, %w", h, begun, err)
+		}
+		gets.Abandon(h)
+		if err := gets.Flush(ctx); err != nil || string(b) != "\x00\x00\x00" {
+			return fmt.Errorf("what was abandoned was written to: %q, %w", b, err)
 		}
 		x.w.Kill(2)
 		h, _, err = gets.Begin(2, 64, make([]byte, 8), false)
