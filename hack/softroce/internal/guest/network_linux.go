@@ -38,6 +38,9 @@ func setupNetwork(s *wire.Setup) error {
 			return err
 		}
 	}
+	if err := joinPorts(s.Ports, s.MTU); err != nil {
+		return err
+	}
 	if err := linkUp(netdev, addr, s.MTU); err != nil {
 		return err
 	}
