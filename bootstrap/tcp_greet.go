@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -197,15 +196,4 @@ func (r *root) problemLocked(h hello) *JoinError {
 		return fault(ReasonDuplicate, "duplicate rank %d: %s and %s", rank, r.hellos[rank].process(), h.process())
 	}
 	return nil
-}
-
-// explained says of refusals which meaning the words of TLS have here.
-func explained(refused string) (text string) {
-	if strings.Contains(refused, "bad certificate") {
-		text += " (a bad certificate: that process has another secret, or none)"
-	}
-	if strings.Contains(refused, "does not look like a TLS handshake") {
-		text += " (no TLS: that process is no rank)"
-	}
-	return text
 }

@@ -39,53 +39,6 @@ type root struct {
 	closing  sync.Once
 }
 
-func joinRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, rv.timeout, errOwnTime)
-	defer cancel()
-	ln, err := rv.listen(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if rv.secret == nil && rv.munge == nil {
-		rv.log.Warn(fmt.Sprintf("bootstrap: no secret: any process that reaches %v can join this job", ln))
-	}
-	r := &root{
-		rv: rv, conf: conf, ln: ln, hub: newHub(rv.size), raw: map[net.Conn]bool{},
-		links: make([]*link, rv.size), hellos: make([]hello, rv.size), arrived: 1,
-		refused: map[string]int{}, decided: make(chan struct{}),
-		failures: make(chan event, 2*rv.size), // a rank falls silent at most once, and ends once
-	}
-	r.hellos[0] = hello{rank: 0, host: hostname(), hostID: hostID()}
-	job := rv.job
-	if job == "" {
-		job = "tcp-" + randomID()
-	}
-	r.member = newMember(r.hub, 0, identity{rank: 0, size: rv.size, job: job})
-	r.hub.attach(0, thisProcess(), r.deliverOwn)
-	for _, l := range ln {
-		r.handlers.Go(func() { r.accept(l) })
-	}
-	go func() {
-		if e := rv.ended.await(ctx, r.hasArrived); e != nil {
-			r.decide(e)
-		}
-	}()
-
-	select {
-	case <-r.decided:
-	case <-ctx.Done():
-		r.decide(r.timeout(ctx, rv.timeout))
-	}
-	if r.started {
-		r.handlers.Go(r.endListening)
-		r.handlers.Go(r.deliverFailures)
-		return r, nil
-	}
-	r.endListening()
-	r.closeAll()
-	return nil, r.verdict
-}
-
 // hasArrived: the end of such a rank shows at its connection.
 func (r *root) hasArrived(rank int) bool {
 	r.mu.Lock()
@@ -162,6 +115,17 @@ func counted(refused map[string]int) map[string]bool {
 		m[fmt.Sprintf("%s (%d times)", k, n)] = true
 	}
 	return m
+}
+
+// explained says of refusals which meaning the words of TLS have here.
+func explained(refused string) (text string) {
+	if strings.Contains(refused, "bad certificate") {
+		text += " (a bad certificate: that process has another secret, or none)"
+	}
+	if strings.Contains(refused, "does not look like a TLS handshake") {
+		text += " (no TLS: that process is no rank)"
+	}
+	return text
 }
 
 func (r *root) decide(e *JoinError) {
