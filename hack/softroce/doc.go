@@ -11,7 +11,7 @@
 //	err = c.Host(0).Command("ib_write_lat", "-R", "vm1").Run(ctx)
 //	c.Cut(0, 1)
 //
-// No VM outlives the process. Nothing leaves the machine: frames travel from one emulator to another
-// through socket pairs. The program hack/softroce/vm is this package for the shell; it is also what
-// builds the image, once.
+// No VM outlives the process. Nothing leaves the machine: frames travel from one emulator to
+// another through socket pairs. The program hack/softroce/vm is this package for the shell; it is
+// also what builds the image, once.
 package softroce

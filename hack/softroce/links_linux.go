@@ -6,63 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/ibconduit/conduit/hack/softroce/internal/wire"
 )
-
-// sockBuf lets a burst of frames pass while the emulator of the receiver waits for a core; the kernel
-// charges about twice a frame's size.
-const sockBuf = 8 << 20
-
-// newMesh joins n guests by a pair of datagram sockets each two: a frame is a datagram. The ends of
-// guest i are mesh[i], in the order of the other guests.
-func newMesh(n int) (mesh [][]*os.File, err error) {
-	mesh = make([][]*os.File, n)
-	for a := range n {
-		for b := range a {
-			fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-			if err != nil {
-				closeMesh(mesh)
-				return nil, fmt.Errorf("softroce: socketpair: %w", err)
-			}
-			for i, host := range []int{a, b} {
-				// Beyond net.core.wmem_max only root may; less is slower, not wrong.
-				if unix.SetsockoptInt(fds[i], unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sockBuf) != nil {
-					_ = unix.SetsockoptInt(fds[i], unix.SOL_SOCKET, unix.SO_SNDBUF, sockBuf)
-				}
-				mesh[host] = append(mesh[host], os.NewFile(uintptr(fds[i]), "card"))
-			}
-		}
-	}
-	return mesh, nil
-}
-
-func closeMesh(mesh [][]*os.File) {
-	for _, cards := range mesh {
-		for _, f := range cards {
-			_ = f.Close() // the emulator has its own
-		}
-	}
-}
-
-// ports are the cards of guest i. One that has a single link sees it as eth0.
-func ports(i, hosts int) (list []wire.Port) {
-	for j := range hosts {
-		if j == i {
-			continue
-		}
-		p := wire.Port{Name: fmt.Sprintf("vm%d", j), MAC: fmt.Sprintf("52:54:00:00:%02x:%02x", i+1, j+1)}
-		if hosts == 2 {
-			p.Name = "eth0"
-		}
-		list = append(list, p)
-	}
-	return list
-}
 
 // portTo is the name of guest i's card that leads to guest j.
 func (c *Cluster) portTo(i, j int) string {
@@ -87,8 +34,8 @@ type Link struct {
 // linkTime bounds what a guest takes for a change of a link.
 const linkTime = time.Minute
 
-// Cut stops every frame between two guests but those that Delay holds. Their links stay up, as with a
-// switch that fails.
+// Cut stops every frame between two guests but those that Delay holds. Their links stay up, as
+// with a switch that fails.
 func (c *Cluster) Cut(a, b int) error { return c.fault(a, b, func(l *Link) { l.Cut = true }) }
 
 // Restore undoes Cut, Drop and Delay between two guests.
@@ -126,8 +73,8 @@ func (c *Cluster) linked(a, b int) bool {
 	return a != b && a >= 0 && b >= 0 && a < len(c.hosts) && b < len(c.hosts)
 }
 
-// Link returns the direction from one guest to another, with the last known counters where the sender
-// is gone; zero if there is no such link.
+// Link returns the direction from one guest to another, with the last known counters where the
+// sender is gone; zero if there is no such link.
 func (c *Cluster) Link(from, to int) Link {
 	if !c.linked(from, to) {
 		return Link{}
@@ -138,8 +85,8 @@ func (c *Cluster) Link(from, to int) Link {
 	return c.links[[2]int{from, to}]
 }
 
-// ask changes one direction of a link, in the guest that sends, and takes the counters. One that has
-// gone sends nothing.
+// ask changes one direction of a link, in the guest that sends, and takes the counters. One that
+// has gone sends nothing.
 func (c *Cluster) ask(from, to int, change func(*Link)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/ibconduit/conduit/hack/softroce/internal/wire"
 )
 
-// portQueue is how many frames a port holds. A sender in rxe has at most 128 unacknowledged packets a
-// queue pair (RXE_MAX_UNACKED_PSNS, drivers/infiniband/sw/rxe/rxe_param.h).
+// portQueue is how many frames a port holds. A sender in rxe has at most 128 unacknowledged
+// packets a queue pair (RXE_MAX_UNACKED_PSNS, drivers/infiniband/sw/rxe/rxe_param.h).
 const portQueue = 4096
 
 // joinPorts names the cards and has their frames counted. Where there are several, eth0 is a bridge
@@ -54,6 +54,31 @@ func joinPorts(ports []wire.Port, mtu int) error {
 		if err != nil {
 			return fmt.Errorf("port %s of the bridge: %w", p.Name, err)
 		}
+	}
+	return nil
+}
+
+func linkUp(name, addr string, mtu int) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("link %s: %w", name, err)
+	}
+	if mtu > 0 {
+		if err := netlink.LinkSetMTU(l, mtu); err != nil {
+			return fmt.Errorf("mtu of %s: %w", name, err)
+		}
+	}
+	if addr != "" {
+		a, err := netlink.ParseAddr(addr)
+		if err != nil {
+			return err
+		}
+		if err := netlink.AddrAdd(l, a); err != nil {
+			return fmt.Errorf("address %s on %s: %w", addr, name, err)
+		}
+	}
+	if err := netlink.LinkSetUp(l); err != nil {
+		return fmt.Errorf("set %s up: %w", name, err)
 	}
 	return nil
 }

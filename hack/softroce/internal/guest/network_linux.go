@@ -53,31 +53,6 @@ func setupNetwork(s *wire.Setup) error {
 	return waitDevice("rxe0", addr)
 }
 
-func linkUp(name, addr string, mtu int) error {
-	l, err := netlink.LinkByName(name)
-	if err != nil {
-		return fmt.Errorf("link %s: %w", name, err)
-	}
-	if mtu > 0 {
-		if err := netlink.LinkSetMTU(l, mtu); err != nil {
-			return fmt.Errorf("mtu of %s: %w", name, err)
-		}
-	}
-	if addr != "" {
-		a, err := netlink.ParseAddr(addr)
-		if err != nil {
-			return err
-		}
-		if err := netlink.AddrAdd(l, a); err != nil {
-			return fmt.Errorf("address %s on %s: %w", addr, name, err)
-		}
-	}
-	if err := netlink.LinkSetUp(l); err != nil {
-		return fmt.Errorf("set %s up: %w", name, err)
-	}
-	return nil
-}
-
 // waitDevice waits until the port is active, the GID of addr is in its table and the user's device
 // file exists: all three come after the link's creation has returned.
 func waitDevice(dev, addr string) error {
