@@ -119,7 +119,9 @@ func readHello(t *tls.Conn) (hello, error) {
 	if kind != frameHello {
 		return hello{}, fmt.Errorf("frame %d instead of a hello", kind)
 	}
-	return decodeHello(body)
+	var h hello
+	err = decode(body, &h)
+	return h, err
 }
 
 func (r *root) refuse(c net.Conn, err error) {
@@ -157,7 +159,7 @@ func (r *root) admitOrRefuse(h hello, t *tls.Conn) {
 			r.settleLocked(problem)
 			return
 		}
-		l.send(problem.encode())
+		l.send(encodeFrame(frameRefused, problem))
 		r.handlers.Go(func() { l.finish(leaveTime) })
 		return
 	}

@@ -147,7 +147,7 @@ func (r *root) settleLocked(e *JoinError) {
 	} else {
 		for _, l := range slices.Concat(r.links, r.others) {
 			if l != nil {
-				l.send(e.encode())
+				l.send(encodeFrame(frameRefused, e))
 				r.handlers.Go(func() { l.finish(leaveTime) })
 			}
 		}
@@ -167,12 +167,12 @@ func (r *root) beginLocked() {
 			continue
 		}
 		local, size := localPlace(hosts, rank)
-		l.send(start{r.job, uint32(local), uint32(size)}.encode())
+		l.send(encodeFrame(frameStart, &start{r.job, uint32(local), uint32(size)}))
 		r.hub.attach(rank, r.hellos[rank].process(), func(ev event) {
 			if ev.outcome != nil {
 				l.send(ev.outcome.encodedLocked())
 			} else {
-				l.send(ev.failure.encode())
+				l.send(encodeFrame(frameFailure, ev.failure))
 			}
 		})
 	}
@@ -206,17 +206,17 @@ func (r *root) handle(rank int, kind frameType, body []byte) error {
 	}
 	switch kind {
 	case frameContribute:
-		o, seq, blob, err := decodeContribute(body)
-		if err != nil {
+		var m contribution
+		if err := decode(body, &m); err != nil {
 			return err
 		}
-		r.hub.contribute(rank, o, seq, blob)
+		r.hub.contribute(rank, m.op, m.seq, m.blob)
 	case frameGiveUp:
-		seq, text, err := decodeGiveUp(body)
-		if err != nil {
+		var m surrender
+		if err := decode(body, &m); err != nil {
 			return err
 		}
-		r.hub.giveUp(rank, seq, &cause{kind: causeGaveUp, text: text})
+		r.hub.giveUp(rank, m.seq, &cause{kind: causeGaveUp, text: m.text})
 	default:
 		return fmt.Errorf("unexpected frame %d", kind)
 	}
