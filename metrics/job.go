@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/ibconduit/conduit"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // jobSource reads a job's own state and counters.

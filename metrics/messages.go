@@ -2,8 +2,8 @@ package metrics
 
 import (
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // teller gives figures of one network.

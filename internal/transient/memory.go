@@ -22,12 +22,12 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
-	"github.com/ibconduit/conduit/flow/pressure"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/pagepool"
+	"github.com/ibconduit/conduit/internal/pressure"
 )
 
 // ErrNoBudget is wrapped by the errors of what needs a budget of memory in a job that has none, or
