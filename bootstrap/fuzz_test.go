@@ -85,7 +85,6 @@ func FuzzPMILine(f *testing.F) {
 	f.Add("cmd=get_result rc=0 msg=success value=V")
 	f.Add("cmd=get_result rc=-1 msg=key not found value=unknown")
 	f.Add("=x")
-	f.Add("1.8.00000000")
 	f.Fuzz(func(t *testing.T, line string) {
 		if m, err := parsePMI(line); err == nil {
 			if m["cmd"] == "" {
@@ -96,9 +95,6 @@ func FuzzPMILine(f *testing.F) {
 					t.Errorf("%q=%q is not in %q", k, v, line)
 				}
 			}
-		}
-		if pieces, size, _, err := parsePMIHead(line); err == nil && (pieces < 0 || size < 0 || size > maxFrameToRoot) {
-			t.Errorf("%q gives %d pieces of %d bytes", line, pieces, size)
 		}
 	})
 }

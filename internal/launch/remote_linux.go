@@ -17,12 +17,23 @@ type remote struct {
 	agent  *agent
 	copies sync.WaitGroup
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	remoteState
+}
+
+// remoteState is what is known of a rank of another host.
+type remoteState struct {
 	pid   int // 0: it has not been started
 	death int // its place among them, from 1
 	over  bool
 	exit  int
 	text  string
+}
+
+func (m *remote) state() remoteState {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.remoteState
 }
 
 // listen takes the rank's output.
@@ -70,17 +81,7 @@ func (m *remote) begins(pid int) {
 }
 
 // runs: it has been started.
-func (m *remote) runs() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.pid != 0
-}
-
-func (m *remote) hasEnded() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.over
-}
+func (m *remote) runs() bool { return m.state().pid != 0 }
 
 func (m *remote) signal(s syscall.Signal) {
 	m.agent.ch.send(kindSignal, uint32(m.rank.number), []byte{byte(s)})
@@ -89,29 +90,10 @@ func (m *remote) signal(s syscall.Signal) {
 func (m *remote) grouped() bool              { return false }
 func (m *remote) shares(syscall.Signal) bool { return false }
 
-func (m *remote) place() (n int, ok bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.death, m.death > 0
-}
-
-func (m *remote) where() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return fmt.Sprintf("pid %d on %s", m.pid, m.agent.name)
-}
-
-func (m *remote) code() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.exit
-}
-
-func (m *remote) how() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.text
-}
+func (m *remote) place() (n int, ok bool) { n = m.state().death; return n, n > 0 }
+func (m *remote) where() string           { return fmt.Sprintf("pid %d on %s", m.state().pid, m.agent.name) }
+func (m *remote) code() int               { return m.state().exit }
+func (m *remote) how() string             { return m.state().text }
 
 // ofHost are variables that describe a host, or a session on it; others begin with
 // ofHostPrefixes.

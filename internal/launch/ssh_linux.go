@@ -370,7 +370,7 @@ func (a *agent) settle(failure error) {
 // left are the ranks that have not ended.
 func (a *agent) left() (all []*remote) {
 	for _, n := range a.numbers {
-		if m := a.remotes[n]; m.runs() && !m.hasEnded() {
+		if m := a.remotes[n]; m.runs() && !m.state().over {
 			all = append(all, m)
 		}
 	}
