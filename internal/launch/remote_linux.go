@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/internal/mux"
 )
 
 // remote is a rank that an agent has started.
@@ -37,8 +39,8 @@ func (m *remote) state() remoteState {
 }
 
 // listen takes the rank's output.
-func (m *remote) listen(from *conn, fd int) error {
-	to, err := m.agent.hosts.run.outputs.open(m.rank.number, fd, func() bool { return from.buffered() > 0 })
+func (m *remote) listen(from *mux.Stream, fd int) error {
+	to, err := m.agent.hosts.run.outputs.open(m.rank.number, fd, func() bool { return from.Buffered() > 0 })
 	if err == nil {
 		m.copies.Go(func() { takeAll(to, from) })
 	}
@@ -84,7 +86,7 @@ func (m *remote) begins(pid int) {
 func (m *remote) runs() bool { return m.state().pid != 0 }
 
 func (m *remote) signal(s syscall.Signal) {
-	m.agent.ch.send(kindSignal, uint32(m.rank.number), []byte{byte(s)})
+	m.agent.ch.Send(kindSignal, uint32(m.rank.number), []byte{byte(s)})
 }
 
 func (m *remote) grouped() bool              { return false }
@@ -115,10 +117,10 @@ func Sent(variable string) bool {
 
 // pumpStdin sends standard input to rank 0. A terminal is read only while this process has it: in
 // the background typed input is another's, and to read would stop the job.
-func pumpStdin(to *conn, stdin *os.File) {
+func pumpStdin(to *mux.Stream, stdin *os.File) {
 	defer to.CloseWrite()
 	terminal := isTerminal(stdin)
-	buf := make([]byte, streamPart)
+	buf := make([]byte, mux.Part)
 	for {
 		if terminal && !awaitInput(to, stdin) {
 			return
@@ -134,11 +136,11 @@ func pumpStdin(to *conn, stdin *os.File) {
 }
 
 // awaitInput waits until the terminal is ours and has input; false when the stream has ended.
-func awaitInput(to *conn, terminal *os.File) bool {
+func awaitInput(to *mux.Stream, terminal *os.File) bool {
 	const look = 100 // ms
 	for {
 		select {
-		case <-to.ch.done:
+		case <-to.Done():
 			return false
 		default:
 		}
