@@ -220,7 +220,7 @@ func firstWithin(ctx context.Context, timeout time.Duration) (context.Context, c
 	return context.WithTimeoutCause(ctx, timeout, errOwnTime)
 }
 
-// put writes g<gen>.<rank> = pieces and the pieces; the seal of the blob finds what is cut.
+// put writes g<gen>.<rank> = pieces and the pieces; the seal of the blob shows a cut.
 // base64url has no blank, '=' or ';' in it, which the servers cannot carry.
 func (p *pmi1) put(ctx context.Context, gen int, blob []byte) error {
 	text := base64.RawURLEncoding.EncodeToString(blob)

@@ -48,7 +48,8 @@ func Agent(in io.Reader, out io.Writer) int {
 		return 1
 	}
 	f, err := mux.ReadFrame(in)
-	a := &agency{bye: make(chan struct{}), ranks: map[int]*rank{}, outputs: map[uint32]*mux.Stream{}, ready: make(chan struct{})}
+	a := &agency{bye: make(chan struct{}), ranks: map[int]*rank{}, outputs: map[uint32]*mux.Stream{},
+		ready: make(chan struct{})}
 	if err == nil && f.Kind != kindSpec {
 		err = errors.New("no description of the job came")
 	}

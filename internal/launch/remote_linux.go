@@ -23,7 +23,7 @@ type remote struct {
 	remoteState
 }
 
-// remoteState is what is known of a rank of another host.
+// remoteState is the known state of a rank of another host.
 type remoteState struct {
 	pid   int // 0: it has not been started
 	death int // its place among them, from 1

@@ -3,7 +3,7 @@
 // own, so that one without a reader holds up no other.
 //
 // A frame is kind u8, id u32, length u32, all little-endian, and a body of that length. Kinds
-// below [First] are those of streams, by their numbers: 1 open, 2 data, 3 taken (u32: so many
+// below [First] belong to streams, by their numbers: 1 open, 2 data, 3 taken (u32: so many
 // bytes may be sent again), 4 end in one direction; 5 is sent so that something is heard. All
 // others are the user's.
 package mux
@@ -43,7 +43,7 @@ const (
 	Window = 256 << 10
 )
 
-// Frame is what is sent.
+// Frame is one message of a channel.
 type Frame struct {
 	Kind Kind
 	ID   uint32
