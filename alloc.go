@@ -7,7 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/internal/global"
-	"github.com/ibconduit/conduit/segment/heap"
+	"github.com/ibconduit/conduit/internal/heap"
 )
 
 // Shared memory in the sense of docs/heap.md. All of it is memory of the ranks' segments, which

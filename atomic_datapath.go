@@ -4,8 +4,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/ibconduit/conduit/fabric"
-	"github.com/ibconduit/conduit/fabric/shm"
+	"github.com/ibconduit/conduit/internal/fabric"
+	"github.com/ibconduit/conduit/internal/fabric/shm"
 	"github.com/ibconduit/conduit/internal/global"
 	"github.com/ibconduit/conduit/internal/owner"
 )

@@ -202,7 +202,7 @@ func TestAtomicsOfAllKindsAddUp(t *testing.T) {
 }
 
 // apart makes the ranks of a group look as if on two hosts, one with the even and one with the odd
-// ranks: each sees the other host's with another boot id in their addresses of fabric/shm.
+// ranks: each sees the other host's with another boot id in their addresses of internal/fabric/shm.
 type apart struct{ bootstrap.Bootstrap }
 
 func (b apart) Exchange(ctx context.Context, blob []byte) ([][]byte, error) {
@@ -212,7 +212,7 @@ func (b apart) Exchange(ctx context.Context, blob []byte) ([][]byte, error) {
 		if herr != nil || len(h.shm) == 0 || r%2 == b.Rank()%2 {
 			continue
 		}
-		const boot = 16 // where it is, see fabric/shm; the sum of all before is at the end
+		const boot = 16 // where it is, see internal/fabric/shm; the sum of all before is at the end
 		body := h.shm[:len(h.shm)-8]
 		body[boot]++
 		sum := sha256.Sum256(body)

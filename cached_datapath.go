@@ -4,10 +4,10 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/cache"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/global"
+	"github.com/ibconduit/conduit/internal/heap"
 	"github.com/ibconduit/conduit/internal/owner"
-	"github.com/ibconduit/conduit/segment/heap"
 )
 
 // Where a worker has a cache, puts and gets of ranks that are not mapped here go through it, but

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/ibconduit/conduit/cache"
-	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/internal/env"
 )
 
 // cacheNeeds are those of package cache.

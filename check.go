@@ -10,9 +10,9 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/cache/fencecheck"
 	"github.com/ibconduit/conduit/coll"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
+	"github.com/ibconduit/conduit/internal/fencecheck"
 	"github.com/ibconduit/conduit/internal/global"
 )
 

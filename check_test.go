@@ -15,8 +15,8 @@ import (
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/cache"
-	"github.com/ibconduit/conduit/cache/fencecheck"
 	"github.com/ibconduit/conduit/coll"
+	"github.com/ibconduit/conduit/internal/fencecheck"
 	"github.com/ibconduit/conduit/internal/owner"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/coll"
-	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/internal/env"
 )
 
 // Collectives are sizes of operations on data, equal on all ranks: coll.Config has the same fields,

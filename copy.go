@@ -4,7 +4,7 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/internal/global"
-	"github.com/ibconduit/conduit/segment/heap"
+	"github.com/ibconduit/conduit/internal/heap"
 )
 
 // copyBuffer is how many bytes are on their way at a time between two ranks of which this is

@@ -7,10 +7,10 @@ import (
 	"os"
 
 	"github.com/ibconduit/conduit/coll"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
+	"github.com/ibconduit/conduit/internal/heap"
 	"github.com/ibconduit/conduit/internal/owner"
 	"github.com/ibconduit/conduit/segment"
-	"github.com/ibconduit/conduit/segment/heap"
 )
 
 // The errors of communication. See the types' own documentation for the fields.

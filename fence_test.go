@@ -12,7 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/internal/env"
 )
 
 // recorder are fences that keep what they are told.

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/pagepool"
 )
 

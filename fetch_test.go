@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/owner"
 	"github.com/ibconduit/conduit/internal/pagepool"
 )

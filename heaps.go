@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/internal/alloc"
+	"github.com/ibconduit/conduit/internal/heap"
 	"github.com/ibconduit/conduit/internal/owner"
-	"github.com/ibconduit/conduit/segment/alloc"
-	"github.com/ibconduit/conduit/segment/heap"
 )
 
 // HeapAll, as Config.HeapSize, gives the shared heaps all that the smallest segment has.

@@ -14,9 +14,9 @@ import (
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/bootstrap"
+	"github.com/ibconduit/conduit/internal/alloc"
+	"github.com/ibconduit/conduit/internal/heap"
 	"github.com/ibconduit/conduit/internal/owner"
-	"github.com/ibconduit/conduit/segment/alloc"
-	"github.com/ibconduit/conduit/segment/heap"
 )
 
 // withHeap is a configuration of a job with shared heaps of some pages.

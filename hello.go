@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/internal/errtext"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/spin"
 )
 
@@ -23,7 +23,7 @@ type hello struct {
 	fabric   string
 	payloads []uint64 // hashes of the names of MemoryConfig.Payloads, ascending; none where they are too many
 	where    []byte   // spin.Processors
-	shm      []byte   // address of fabric/shm, empty without
+	shm      []byte   // address of internal/fabric/shm, empty without
 }
 
 // accord is what ranks must have alike to understand each other's messages.

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 
 	"github.com/ibconduit/conduit/bootstrap"
-	"github.com/ibconduit/conduit/cache/fencecheck"
 	"github.com/ibconduit/conduit/coll"
+	"github.com/ibconduit/conduit/internal/fencecheck"
 	"github.com/ibconduit/conduit/internal/spin"
 	"github.com/ibconduit/conduit/segment"
 )

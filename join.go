@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/coll"
-	"github.com/ibconduit/conduit/fabric"
-	"github.com/ibconduit/conduit/fabric/shm"
+	"github.com/ibconduit/conduit/internal/fabric"
+	"github.com/ibconduit/conduit/internal/fabric/shm"
 	"github.com/ibconduit/conduit/internal/spin"
 	"github.com/ibconduit/conduit/segment"
 )

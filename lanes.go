@@ -3,8 +3,8 @@ package conduit
 import (
 	"errors"
 
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // newLanes opens a lane of each network, in their order. With an error those that it opened are

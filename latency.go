@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // LatencyBuckets is how many buckets a Latency has. Bucket k counts what took up to its bound, and

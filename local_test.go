@@ -13,7 +13,7 @@ import (
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/bootstrap"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // A rank that has returned waits in Close for the others, and is no longer

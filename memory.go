@@ -3,8 +3,8 @@ package conduit
 import (
 	"fmt"
 
-	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/env"
 	"github.com/ibconduit/conduit/internal/pagepool"
 	"github.com/ibconduit/conduit/internal/transient"
 )

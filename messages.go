@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/racesync"
 )
 

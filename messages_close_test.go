@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/am/amtest"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/amtest"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 func TestCloseEndsCallsAndHandlesEveryPost(t *testing.T) {

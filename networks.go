@@ -3,7 +3,7 @@ package conduit
 import (
 	"errors"
 
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // maxNetworks is how many there can be, a power of two: shared memory and verbs.

@@ -5,8 +5,8 @@ package conduit
 import (
 	"slices"
 
-	"github.com/ibconduit/conduit/fabric"
-	"github.com/ibconduit/conduit/fabric/ibv"
+	"github.com/ibconduit/conduit/internal/fabric"
+	"github.com/ibconduit/conduit/internal/fabric/ibv"
 )
 
 // newIBV opens the device, with lanes for the workers and for the parts of the job, and so many

@@ -5,7 +5,7 @@ package conduit
 import (
 	"fmt"
 
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/verbs"
 )
 

@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/internal/env"
 	"github.com/ibconduit/conduit/internal/transient"
 	"github.com/ibconduit/conduit/segment"
 )

@@ -12,7 +12,7 @@ import (
 
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/coll"
-	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/internal/env"
 )
 
 // withNeeds is a configuration of a job that has a further part.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"unsafe"
 
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // peer is how a worker reaches one rank, beside the job's route to it. It takes 16 bytes, as each

@@ -3,7 +3,7 @@ package conduit
 import (
 	"sync/atomic"
 
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // Stats are counters by network name.

@@ -8,11 +8,11 @@ import (
 
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/cache"
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/global"
+	"github.com/ibconduit/conduit/internal/heap"
 	"github.com/ibconduit/conduit/internal/spin"
-	"github.com/ibconduit/conduit/segment/heap"
 )
 
 // view is what the parts of a job see of it: env.Env.

@@ -8,8 +8,8 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/internal/arrays"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/offheap"
 	"github.com/ibconduit/conduit/internal/owner"

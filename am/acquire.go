@@ -1,7 +1,7 @@
 package am
 
 import (
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/queue"
 )
 

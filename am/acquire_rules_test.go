@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // Requests to a peer that is slow to connect keep none to others.

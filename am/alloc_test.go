@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/am/amtest"
+	"github.com/ibconduit/conduit/internal/amtest"
 )
 
 // The network in memory allocates nothing per message, but for alarms.

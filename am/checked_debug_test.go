@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/am/amtest"
+	"github.com/ibconduit/conduit/internal/amtest"
 	"github.com/ibconduit/conduit/internal/lockrank"
 )
 

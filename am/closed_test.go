@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/am/amtest"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/amtest"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // Whoever learns of a death by a call that it ended must find that the rest of the program knows.

@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ibconduit/conduit/am/amtest"
-	"github.com/ibconduit/conduit/fabric"
-	"github.com/ibconduit/conduit/fabric/fabrictest"
-	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/amtest"
+	"github.com/ibconduit/conduit/internal/fabric"
+	"github.com/ibconduit/conduit/internal/fabric/fabrictest"
+	"github.com/ibconduit/conduit/internal/fabric/sim"
 )
 
 // memory is the rig of the smallest network.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // controlsDue sends the control messages that the pool names, and returns peers that are silent for

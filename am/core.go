@@ -4,8 +4,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/lockrank/errring"
 	"github.com/ibconduit/conduit/internal/queue"

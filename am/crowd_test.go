@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/am/amtest"
+	"github.com/ibconduit/conduit/internal/amtest"
 )
 
 // Goroutines that each wait for one credit, in turn, would wake one another once for each message.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // cut ends what there is with a peer that broke the protocol: its counts cannot be trusted any

@@ -3,7 +3,7 @@ package am
 import (
 	"time"
 
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // Defer puts the reply off until after the handler. d bounds that; 0 is Config.DeferFor. Then the

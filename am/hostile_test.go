@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // scripted is a port that delivers what a test writes, and keeps the books of slots.

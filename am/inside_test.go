@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/am/amtest"
+	"github.com/ibconduit/conduit/internal/amtest"
 )
 
 // What the debug build panics on is an error here, however many handlers run, and whatever endpoint

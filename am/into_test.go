@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/am/amtest"
+	"github.com/ibconduit/conduit/internal/amtest"
 )
 
 // echoes are two ranks, of which each answers a Medium with the same bytes.

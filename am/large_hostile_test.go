@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // largeSize is the length of payloads to and from a target.

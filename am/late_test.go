@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // choked sends no reply until it is told to, as when those before are never taken.

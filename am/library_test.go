@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/am/amtest"
-	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/amtest"
+	"github.com/ibconduit/conduit/internal/fabric/sim"
 )
 
 // holders have rank 0's goroutines take a lock of rank 1, more of them than there are reply

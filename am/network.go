@@ -1,6 +1,6 @@
 package am
 
-import "github.com/ibconduit/conduit/fabric"
+import "github.com/ibconduit/conduit/internal/fabric"
 
 // Network is what an endpoint of this configuration asks of a network.
 func (c Config) Network() (fabric.EndpointConfig, error) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // exhausted has no send buffer, for what is copied neither, until its user has slept a few times.

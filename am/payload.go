@@ -1,6 +1,6 @@
 package am
 
-import "github.com/ibconduit/conduit/fabric"
+import "github.com/ibconduit/conduit/internal/fabric"
 
 // Payload is what a message carries beside its arguments. The zero value is nothing.
 type Payload struct {

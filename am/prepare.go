@@ -3,7 +3,7 @@ package am
 import (
 	"context"
 
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // Prepared is a Medium request whose payload the program writes where the device reads it. It ends

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"errors"
 
-	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // replier sends replies. A reply takes neither place nor credit; without a send buffer it waits in

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/am/amtest"
+	"github.com/ibconduit/conduit/internal/amtest"
 )
 
 // Who waits to send waits for nothing any more; what was sent ends as it would have, and the other

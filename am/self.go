@@ -1,6 +1,6 @@
 package am
 
-import "github.com/ibconduit/conduit/fabric"
+import "github.com/ibconduit/conduit/internal/fabric"
 
 // sendToSelf runs the handler of a request to this rank, on the caller's goroutine.
 func (x *inbox) sendToSelf(o *outgoing, args []uint64) error {

@@ -3,7 +3,7 @@ package am
 import (
 	"context"
 
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // send sends a request as soon as it can. w waits, if need be; it is o.w for a call, which waits on

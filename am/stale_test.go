@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/am/amtest"
+	"github.com/ibconduit/conduit/internal/amtest"
 )
 
 // A call may run a slow handler of a batch of another goroutine before it polls for the first time.

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
 	"github.com/ibconduit/conduit/internal/counter"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/lockrank/errring"
 )
 
@@ -42,7 +42,7 @@ type Stats struct {
 
 	// Of what arrived.
 	Arrived  uint64 // messages of other ranks
-	Local    uint64 `metric:"local_total Requests and replies of the rank to itself, which use no network."` // not in Arrived
+	Local    uint64 `metric:"local_total Requests and replies of the rank to itself, not among those arrived."`
 	Requests uint64
 	Handled  uint64 `metric:"requests_arrived_total{result=handled} Requests arrived, by whether a handler ran."`
 	Refused  uint64 `metric:"requests_arrived_total{result=refused}"` // they name what is not there
@@ -77,7 +77,7 @@ type Stats struct {
 	Pings     uint64 `metric:"control_sent_total{kind=ping} Messages of the protocol itself that were sent."`
 	Pinged    uint64 `metric:"control_arrived_total{kind=ping}"` // pings find out whether a peer lives
 	Waits     uint64 `metric:"waits_total Waits for replies, credits and buffers."`
-	Parks     uint64 `metric:"sleeps_total{where=parked} Sleeps of waiting goroutines: while another polls, or in the network."`
+	Parks     uint64 `metric:"sleeps_total{where=parked} Sleeps of waits: while another goroutine polls, or in the network."`
 	Sleeps    uint64 `metric:"sleeps_total{where=network}"`
 	Stalls    uint64 `metric:"stalls_total Waits that ended because they took longer than Config.StallAfter."`
 	HandOvers uint64 `metric:"hand_overs_total Times that polling was handed to a goroutine that was parked."`
@@ -101,15 +101,15 @@ type LargeStats struct {
 	Sent      uint64 `metric:"large_ended_total{how=sent} Large payloads of this rank by how they ended."`
 	Refused   uint64 `metric:"large_ended_total{how=refused}"`             // by the receiver
 	Withdrawn uint64 `metric:"large_ended_total{how=withdrawn}"`           // by this rank: the end of a context, a stall
-	Ended     uint64 `metric:"large_ended_total{how=peer_down_or_closed}"` // the receiver died, or the endpoint was closed
+	Ended     uint64 `metric:"large_ended_total{how=peer_down_or_closed}"` // or the endpoint was closed
 	InFlight  int    `metric:"large_in_flight Large payloads of this rank that are announced."`
 
 	// Payloads to this rank, its own included.
 	Offered   uint64
 	Granted   uint64 `metric:"large_granted_total Large payloads that were granted memory."`
-	Delivered uint64 `metric:"large_arrived_total{how=delivered} Large payloads announced to this rank by how they ended."`
+	Delivered uint64 `metric:"large_arrived_total{how=delivered} Large payloads to this rank by how they ended."`
 	Declined  uint64 `metric:"large_arrived_total{how=declined}"`  // refused here
-	Cancelled uint64 `metric:"large_arrived_total{how=cancelled}"` // withdrawn, or the sender died, or the endpoint was closed
+	Cancelled uint64 `metric:"large_arrived_total{how=cancelled}"` // also as the sender died, or the endpoint was closed
 	Held      int    `metric:"large_held Large payloads announced to this rank that have not ended."`
 
 	StepsSent    uint64 `metric:"large_steps_total{direction=sent} Messages about large payloads, the data included."`

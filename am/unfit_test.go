@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/am/amtest"
+	"github.com/ibconduit/conduit/internal/amtest"
 )
 
 func TestACallerIsToldOfAReplyThatCannotBeMade(t *testing.T) {

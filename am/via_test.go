@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/am/amtest"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/amtest"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // byRank is a Via with an endpoint for each rank, as a job on several networks is one.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/fabric/sim"
 	"github.com/ibconduit/conduit/internal/parttest"
 )
 

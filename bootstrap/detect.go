@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ibconduit/conduit/bootstrap/pmix"
+	"github.com/ibconduit/conduit/internal/pmix"
 )
 
 // environment reads the launcher's variables through an injected function.

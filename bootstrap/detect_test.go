@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ibconduit/conduit/bootstrap/pmix"
+	"github.com/ibconduit/conduit/internal/pmix"
 )
 
 func TestDetection(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/ibconduit/conduit/bootstrap/pmix"
+	"github.com/ibconduit/conduit/internal/pmix"
 )
 
 // eventTime is how long a failed fence waits for the event that says which rank has ended.

@@ -8,9 +8,9 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/cache"
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/env/envtest"
-	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/env/envtest"
+	"github.com/ibconduit/conduit/internal/fabric/sim"
 )
 
 // benchmark runs f on rank 0, with a cache of 1 MiB of rank 1.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/ibconduit/conduit/cache"
-	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/fabric/sim"
 )
 
 // scattered is n words in no order, none of them in a line with another but by chance.

@@ -10,8 +10,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/offheap"
 	"github.com/ibconduit/conduit/internal/owner"
 )

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/cache"
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/env/envtest"
-	"github.com/ibconduit/conduit/fabric"
-	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/env/envtest"
+	"github.com/ibconduit/conduit/internal/fabric"
+	"github.com/ibconduit/conduit/internal/fabric/sim"
 )
 
 // regionSize is odd, so that the last line and the last page of a rank are cut.

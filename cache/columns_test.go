@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/ibconduit/conduit/cache"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // Columns of twice the cache's pages: what of a line is left when the next column comes is nothing,

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"math/bits"
 
-	"github.com/ibconduit/conduit/cache/fencecheck"
-	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/fencecheck"
 )
 
 // Config sizes a cache. The zero value, with a Region or a Size, is right for most programs.

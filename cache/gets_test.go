@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/cache"
-	"github.com/ibconduit/conduit/fabric"
-	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/fabric"
+	"github.com/ibconduit/conduit/internal/fabric/sim"
 )
 
 // begun is a get that was begun.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ibconduit/conduit/cache/fencecheck"
+	"github.com/ibconduit/conduit/internal/fencecheck"
 	"github.com/ibconduit/conduit/internal/parttest"
 )
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/cache"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // lifeTests are about failures, ends, owners, and what else is there.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/env/envtest"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/env/envtest"
 )
 
 // representative are the litmus tests that run on real networks, each setup with other seeds.

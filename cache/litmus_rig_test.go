@@ -15,8 +15,8 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // location is bytes of a rank's segment.

@@ -7,8 +7,8 @@ import (
 	"math/rand/v2"
 
 	"github.com/ibconduit/conduit/cache"
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/owner"
 )
 

@@ -6,10 +6,10 @@ import (
 	"context"
 	"testing"
 
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/env/envtest"
-	"github.com/ibconduit/conduit/fabric"
-	"github.com/ibconduit/conduit/fabric/ibv"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/env/envtest"
+	"github.com/ibconduit/conduit/internal/fabric"
+	"github.com/ibconduit/conduit/internal/fabric/ibv"
 	"github.com/ibconduit/conduit/internal/rdmatest"
 	"github.com/ibconduit/conduit/segment"
 )

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/ibconduit/conduit/cache"
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 var policyPages = flag.Int("pages", 128, "of the caches that replay traces")

@@ -4,7 +4,7 @@ import (
 	"context"
 	"math/bits"
 
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/owner"
 )
 

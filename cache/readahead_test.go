@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/ibconduit/conduit/cache"
-	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/fabric/sim"
 )
 
 // walk reads a word at each of offs and returns how many gets missed: waited for the network.

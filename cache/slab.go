@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/segment"
 )
 

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/cache"
-	"github.com/ibconduit/conduit/fabric"
-	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/fabric"
+	"github.com/ibconduit/conduit/internal/fabric/sim"
 )
 
 // The tests of this file are what other caches of this kind have got wrong: each fails without the

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/ibconduit/conduit/coll"
-	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/internal/env"
 )
 
 // What runs often allocates nothing, on no member.

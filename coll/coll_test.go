@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/coll"
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/env/envtest"
-	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/env/envtest"
+	"github.com/ibconduit/conduit/internal/fabric/sim"
 	"github.com/ibconduit/conduit/internal/parttest"
 )
 

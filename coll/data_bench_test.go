@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/ibconduit/conduit/coll"
-	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/internal/env"
 )
 
 // BenchmarkData measures operations of two ranks that share memory.

@@ -3,7 +3,7 @@ package coll
 import (
 	"sync/atomic"
 
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // Counters are those of the lanes that all teams of the rank share.

@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/ibconduit/conduit/coll"
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/env/envtest"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/env/envtest"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // hosts is an Env whose rank sees the memory of those on its host alone, as over two networks.

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"unsafe"
 
-	"github.com/ibconduit/conduit/fabric/shm"
+	"github.com/ibconduit/conduit/internal/fabric/shm"
 	"github.com/ibconduit/conduit/internal/peek"
 )
 
@@ -138,8 +138,8 @@ func (o *pairs) signal(near *near, to int) {
 		}
 		member := g.at(i)
 		p.sent[member]++
-		// A plain store, as of a lane (package fabric/shm, order.go): an atomic one waits on amd64 until
-		// all that was laid out has left the processor.
+		// A plain store, as of a lane (package internal/fabric/shm, order.go): an atomic one waits on
+		// amd64 until all that was laid out has left the processor.
 		shm.OrderStores()
 		*word(near.slots[i], t.shared.shape.arrivals+8*uint64(t.me)) = o.pairWord(member)
 	}

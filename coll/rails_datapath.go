@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"sync/atomic"
 
-	"github.com/ibconduit/conduit/fabric/shm"
+	"github.com/ibconduit/conduit/internal/fabric/shm"
 )
 
 // spins is how often a rank looks for a message that its sender stores into memory, before it waits
@@ -75,7 +75,7 @@ func (o *rails) store(slot []byte, at, w uint64, data []byte) error {
 		copy(slot[at+wordBytes:], data)
 	}
 	shm.OrderStores()
-	*word(slot, at) = w // one store, as of a lane: package fabric/shm, order.go
+	*word(slot, at) = w // one store, as of a lane: package internal/fabric/shm, order.go
 	return nil
 }
 

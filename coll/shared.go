@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // shared is what all teams of a rank share: the job, how slots are laid out, and lanes. Who has the

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 	"sync/atomic"
 
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // call is an operation that was asked for.

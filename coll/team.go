@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/racesync"
 )
 

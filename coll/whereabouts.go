@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // Each member has in its slot, for others to read, which operation it is in or was in last. One

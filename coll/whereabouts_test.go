@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/coll"
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/fabric/sim"
 )
 
 // Who gives up says which members it waited for, and where those were last; not the others that

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/coll"
-	"github.com/ibconduit/conduit/env"
+	"github.com/ibconduit/conduit/internal/env"
 )
 
 // hurt reports whether there is a reason why the team breaks. That may lie in the team that was

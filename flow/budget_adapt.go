@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Reading is what probes found out about memory, in bytes. Package flow/pressure makes it. The zero
-// value knows nothing.
+// Reading is what probes found out about memory, in bytes. Package internal/pressure makes it. The
+// zero value knows nothing.
 type Reading struct {
 	// Bounds are the limits that this process's memory is subject to, those that count for it alone
 	// before the machine's.

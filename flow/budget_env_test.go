@@ -2,8 +2,8 @@ package flow_test
 
 import (
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/env"
 )
 
 // What a job gives its parts, and what it waits with.

@@ -185,7 +185,7 @@
 //
 // # Adapting to the machine
 //
-// [Budget.Observe] takes a [Reading] of the machine's memory, such as flow/pressure makes, ten
+// [Budget.Observe] takes a [Reading] of the machine's memory, such as internal/pressure makes, ten
 // times a second by default. The limit is at most the rest of the tightest bound when the
 // application's own memory is at its peak of the last seconds; it is halved under pressure, and
 // grows by a step in calm while claims wait; it is never below a floor, which makes Largest

@@ -100,7 +100,7 @@ check_deadcode() {
     END {
       for (f in times) {
         split(f, w, " ")
-        if (times[f] == builds[w[1]] && w[2] !~ /(test|^fabric\/sim|^hack\/.*)$/) dead[w[2] " " w[3]] = w[1]
+        if (times[f] == builds[w[1]] && w[2] !~ /(test|^internal\/fabric\/sim|^hack\/.*)$/) dead[w[2] " " w[3]] = w[1]
       }
       for (d in dead) {
         known = 0

@@ -133,10 +133,10 @@ stage_launchers() {
 stage_builds() {
   local want rc=0
   packages >$out/packages || return 1
-  mapfile -t want < <(grep -xE "$module/(am|flow|internal/lockrank|fabric/shm)" $out/packages)
+  mapfile -t want < <(grep -xE "$module/(am|flow|internal/lockrank|internal/fabric/shm)" $out/packages)
   [ ${#want[@]} = 0 ] || run biglock -tags biglock -short "${want[@]}" || rc=1
   # Without cgo there is no verbs and no memory events.
-  mapfile -t want < <(grep -xE "$module(|/verbs|/memevents|/regcache|/fabric/(shm|sim)|/bootstrap|/cmd/ibbench|/examples/(hello|heat|wordcount))" $out/packages)
+  mapfile -t want < <(grep -xE "$module(|/verbs|/memevents|/regcache|/internal/fabric/(shm|sim)|/bootstrap|/cmd/ibbench|/examples/(hello|heat|wordcount))" $out/packages)
   [ ${#want[@]} = 0 ] || CGO_ENABLED=0 run nocgo -short "${want[@]}" || rc=1
   checked without-libibverbs-dev || rc=1
   checked without-cgo || rc=1
@@ -213,7 +213,7 @@ stage_device() {
   run device -p 1 -vet=off -bench "$asking" -benchtime 1x -exec "$device" "${want[@]}" || rc=1
   mapfile -t checked < <(printf '%s\n' "${want[@]}" | grep -xE "$module(|/verbs|/fabric/ibv|/am/amtest|/regcache)")
   [ ${#checked[@]} = 0 ] || run device-race -p 1 -vet=off -short -race -exec "$device" "${checked[@]}" || rc=1
-  mapfile -t checked < <(printf '%s\n' "${want[@]}" | grep -xE "$module/(verbs|fabric/ibv|am/amtest)")
+  mapfile -t checked < <(printf '%s\n' "${want[@]}" | grep -xE "$module/(verbs|internal/fabric/ibv|internal/amtest)")
   [ ${#checked[@]} = 0 ] || run device-debug -p 1 -vet=off -short -tags debug -exec "$device" "${checked[@]}" || rc=1
   ! printf '%s\n' "${want[@]}" | grep -qx "$module" || run device-owners -vet=off -tags debug -exec "$device" "$module" -run TwoGoroutines || rc=1
   return $rc
@@ -229,7 +229,7 @@ stage_vm() {
     return 0
   fi
   packages -rdma >$out/packages || return 1
-  local table=hack/softroce/tests.txt debug='verbs|fabric/ibv' pkgs names dirs asking checked select rc=0
+  local table=hack/softroce/tests.txt debug='verbs|internal/fabric/ibv' pkgs names dirs asking checked select rc=0
   mapfile -t pkgs <$out/packages
   names=$(awk '!/^#/ && NF && $2 != "*" { print $2 }' $table | paste -sd '|')
   if [ -n "${IBCONDUIT_REQUIRE_SOFTVERBS-}" ] && [ -z "${PKGS-}" ] && [[ " ${stages[*]} " == *" device "* ]]; then

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ibconduit/conduit/memevents/memtest"
+	"github.com/ibconduit/conduit/internal/memtest"
 )
 
 // registration is a fake memory region. It knows what a device would see: the stamp that stood in

@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/ibconduit/conduit/memevents/memtest"
+	"github.com/ibconduit/conduit/internal/memtest"
 )
 
 func TestLifeOfAnEntry(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ibconduit/conduit/memevents/memtest"
+	"github.com/ibconduit/conduit/internal/memtest"
 )
 
 func TestMemoryOfMapIsWatchedWithoutTheKernelsHelp(t *testing.T) {

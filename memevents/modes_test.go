@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ibconduit/conduit/internal/memtest"
 	"github.com/ibconduit/conduit/internal/racetest"
-	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 func TestWithoutMonitorsClaimsAreRefused_17(t *testing.T) {

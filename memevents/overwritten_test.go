@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ibconduit/conduit/memevents/memtest"
+	"github.com/ibconduit/conduit/internal/memtest"
 )
 
 func TestOverwrittenHooksTurnTheCacheOff_15(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ibconduit/conduit/memevents/memtest"
+	"github.com/ibconduit/conduit/internal/memtest"
 )
 
 // handlersObject is called by hooks through pointers, so no symbol leads to it.

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ibconduit/conduit/memevents/memtest"
+	"github.com/ibconduit/conduit/internal/memtest"
 )
 
 // The Go runtime discards and maps: in processes of their own, so that a hang is an end by the

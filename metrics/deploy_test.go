@@ -8,7 +8,7 @@ import (
 
 	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/regcache"
 )
 

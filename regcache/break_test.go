@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ibconduit/conduit/memevents/memtest"
+	"github.com/ibconduit/conduit/internal/memtest"
 )
 
 // Two Gets need the room of one idle registration. The one that finds none gets no error of lacking

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ibconduit/conduit/internal/memtest"
 	"github.com/ibconduit/conduit/memevents"
-	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // way is how a call is made: by the libc's symbol, or straight to the kernel.

@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ibconduit/conduit/internal/memtest"
 	"github.com/ibconduit/conduit/memevents"
-	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 func TestGetKeptMakesNoRegistrationForOneOperation(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ibconduit/conduit/internal/memtest"
 	"github.com/ibconduit/conduit/memevents"
-	"github.com/ibconduit/conduit/memevents/memtest"
 )
 
 // The tests of this package in other processes, under other conditions.

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ibconduit/conduit/internal/memtest"
 	"github.com/ibconduit/conduit/memevents"
-	"github.com/ibconduit/conduit/memevents/memtest"
 	"github.com/ibconduit/conduit/verbs"
 )
 

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/ibconduit/conduit/internal/memtest"
 	"github.com/ibconduit/conduit/internal/rdmatest"
-	"github.com/ibconduit/conduit/memevents/memtest"
 	"github.com/ibconduit/conduit/verbs"
 )
 

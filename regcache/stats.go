@@ -13,6 +13,8 @@ import (
 //	Gets = Hits + Misses + Uncached
 //	Puts = Gets                              if every Region was given to Put
 //	Registered - Deregistered = Live + Dead
+//
+// Entries are evicted for others, for limits or at Clear; those invalidated in use are counted at Put.
 type Stats struct {
 	Gets     uint64 // that returned a Region
 	Hits     uint64 `metric:"registration_lookups_total{result=hit} Uses of registrations of the program's memory."`
@@ -28,9 +30,9 @@ type Stats struct {
 	Bytes          int64  `metric:"registered_bytes Memory that registrations pin, the dead ones included."`
 	DeadBytes      int64  `metric:"registered_dead_bytes Of it, memory of dead registrations."`
 
-	Invalidated      uint64 `metric:"registrations_dropped_total{reason=invalidated} Kept registrations that ended, by cause."`
-	InvalidatedInUse uint64 `metric:"registrations_invalidated_in_use_total Of those invalidated, those in use then."` // counted at Put
-	Evicted          uint64 `metric:"registrations_dropped_total{reason=evicted}"`                                     // for others, for limits or at Clear
+	Invalidated      uint64 `metric:"registrations_dropped_total{reason=invalidated} Kept ones that ended, by cause."`
+	InvalidatedInUse uint64 `metric:"registrations_invalidated_in_use_total Of those invalidated, those in use then."`
+	Evicted          uint64 `metric:"registrations_dropped_total{reason=evicted}"`
 	Merged           uint64 `metric:"registrations_merged_total Of the evicted ones, those that a larger one replaced."`
 	Retried          uint64 // registrations tried again after eviction
 

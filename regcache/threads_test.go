@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ibconduit/conduit/memevents/memtest"
+	"github.com/ibconduit/conduit/internal/memtest"
 )
 
 // What testdata/threads.c agrees with.

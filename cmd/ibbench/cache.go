@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ibconduit/conduit/bench"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/internal/bench"
 )
 
 // Of each size that ibbench cache sizes measures.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ibconduit/conduit/bench"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/internal/bench"
 	"github.com/ibconduit/conduit/internal/rdmatest"
 )
 

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ibconduit/conduit/bench"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/chart"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/transient"
+	"github.com/ibconduit/conduit/internal/bench"
 	"github.com/ibconduit/conduit/internal/errtext"
 )
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ibconduit/conduit/bench"
+	"github.com/ibconduit/conduit/internal/bench"
 )
 
 func TestFTPrintsItsTables(t *testing.T) {

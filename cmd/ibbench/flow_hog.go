@@ -11,10 +11,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ibconduit/conduit/bench"
-	"github.com/ibconduit/conduit/flow/pressure"
+	"github.com/ibconduit/conduit/internal/bench"
 	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/memgroup"
+	"github.com/ibconduit/conduit/internal/pressure"
 )
 
 // flowHog is ibbench flow hog.

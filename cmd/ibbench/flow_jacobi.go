@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ibconduit/conduit/bench"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/transient"
+	"github.com/ibconduit/conduit/internal/bench"
 	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/memgroup"
 )

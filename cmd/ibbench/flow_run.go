@@ -12,9 +12,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ibconduit/conduit/bench"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/chart"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/transient"
+	"github.com/ibconduit/conduit/internal/bench"
 	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/memgroup"
 )

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ibconduit/conduit/bench"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
+	"github.com/ibconduit/conduit/internal/bench"
 	"github.com/ibconduit/conduit/internal/memgroup"
 	"github.com/ibconduit/conduit/internal/racetest"
 	"github.com/ibconduit/conduit/internal/rdmatest"

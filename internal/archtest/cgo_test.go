@@ -10,7 +10,7 @@ import (
 )
 
 // cgoPackages are the only ones with C in them.
-var cgoPackages = []string{"verbs", "memevents", "memevents/memtest", "bootstrap/pmix"}
+var cgoPackages = []string{"verbs", "memevents", "internal/memtest", "internal/pmix"}
 
 // cgoFlags are what all C is compiled with; hack/lint.sh has them too.
 var cgoFlags = []string{"-std=c11", "-Wall", "-Wextra", "-Werror"}

@@ -3,6 +3,7 @@ package archtest
 import (
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -12,33 +13,55 @@ import (
 // "x/..." stands for x and all below it, whose packages may also import each other. A package that
 // is named itself stands where that is.
 var floors = [][]string{
-	0: {"verbs", "memevents", "segment", "segment/alloc", "segment/dist", "flow", "flow/pressure", "bootstrap", "bootstrap/pmix", "cache/fencecheck", "internal/..."},
-	1: {"fabric", "regcache"},
-	2: {"fabric/ibv", "fabric/shm", "fabric/sim"},
+	0: {"verbs", "memevents", "segment", "internal/alloc", "internal/dist", "flow", "internal/pressure", "bootstrap", "internal/pmix", "internal/fencecheck", "internal/..."},
+	1: {"internal/fabric", "regcache"},
+	2: {"internal/fabric/ibv", "internal/fabric/shm", "internal/fabric/sim"},
 	3: {"am"},
-	4: {"env"},
-	5: {"coll", "cache", "segment/heap", "internal/arrays", "internal/transient"},
-	6: {".", "metrics", "bench", "cmd/internal/..."},
+	4: {"internal/env"},
+	5: {"coll", "cache", "internal/heap", "internal/arrays", "internal/transient"},
+	6: {".", "metrics", "internal/bench", "cmd/internal/..."},
 	7: {"cmd/ibbench/...", "cmd/ibrun/...", "examples/...", "hack/..."},
 }
 
 // sideways are the imports within one floor.
 var sideways = []struct{ from, to, because string }{
-	{"bench", ".", "the kernels run over a job"},
+	{"internal/bench", ".", "the kernels run over a job"},
 	{"metrics", ".", "it reads the counters of a job"},
-	{"segment/heap", "coll", "an allocation of all ranks is a collective"},
-	{"internal/arrays", "segment/heap", "arrays are blocks of the shared heaps"},
+	{"internal/heap", "coll", "an allocation of all ranks is a collective"},
+	{"internal/arrays", "internal/heap", "arrays are blocks of the shared heaps"},
 	{"internal/arrays", "cache", "elements here and there are gathered through a worker's cache"},
-	{"bootstrap", "bootstrap/pmix", "one of its back ends; apart because it has cgo"},
+	{"bootstrap", "internal/pmix", "one of its back ends; apart because it has cgo"},
 	{"verbs", "internal/...", "internal is the cellar of floor 0"},
 	{"memevents", "internal/...", ""},
 	{"segment", "internal/...", ""},
 	{"flow", "internal/...", ""},
-	{"flow/pressure", "flow", "it reads files for a budget, which does no I/O itself"},
-	{"flow/pressure", "internal/...", ""},
+	{"internal/pressure", "flow", "it reads files for a budget, which does no I/O itself"},
+	{"internal/pressure", "internal/...", ""},
 	{"bootstrap", "internal/...", ""},
-	{"bootstrap/pmix", "internal/...", ""},
-	{"cache/fencecheck", "internal/...", ""},
+	{"internal/pmix", "internal/...", ""},
+	{"internal/fencecheck", "internal/...", ""},
+}
+
+// public are the packages that programs import. What they have no use for is internal.
+var public = []string{".", "am", "bootstrap", "cache", "coll", "flow", "memevents", "metrics", "regcache", "segment", "verbs"}
+
+// programs are folders of commands, examples, and what the tree's own scripts run.
+var programs = regexp.MustCompile(`(^|/)(internal|cmd|examples|hack|deploy)(/|$)`)
+
+func publicRule(tr *tree) (violations []string) {
+	for _, p := range tr.sorted() {
+		if !programs.MatchString(p.path) && !slices.Contains(public, p.path) {
+			violations = append(violations, fmt.Sprintf("package %s can be imported by programs: move it below internal, or add it to public", p.path))
+		}
+	}
+	return violations
+}
+
+func TestFewPackagesArePublic(t *testing.T) {
+	check(t, publicRule,
+		planted{name: "a part", files: map[string]string{"novel/a.go": "", "internal/b/a.go": "", "am/a.go": ""}, want: []string{"package novel can"}},
+		planted{name: "a suite", files: map[string]string{"am/amtest/a.go": ""}, want: []string{"package am/amtest can"}},
+	)
 }
 
 // support says whether a package serves tests only, by its name, as in
@@ -119,8 +142,8 @@ func TestPackagesImportOnlyLowerFloors(t *testing.T) {
 	check(t, floorRule,
 		planted{
 			name:  "upwards",
-			files: map[string]string{"verbs/a.go": imp("fabric"), "fabric/a.go": ""},
-			want:  []string{"verbs (floor 0) imports fabric (floor 1)"},
+			files: map[string]string{"verbs/a.go": imp("internal/fabric"), "internal/fabric/a.go": ""},
+			want:  []string{"verbs (floor 0) imports internal/fabric (floor 1)"},
 		},
 		planted{
 			name:  "sideways",
@@ -144,7 +167,7 @@ func TestPackagesImportOnlyLowerFloors(t *testing.T) {
 		},
 		planted{
 			name:  "to a part from below",
-			files: map[string]string{"internal/x/a.go": imp("internal/transient"), "internal/transient/a.go": imp("env") + "\n" + imp("coll"), "env/a.go": "", "coll/a.go": ""},
+			files: map[string]string{"internal/x/a.go": imp("internal/transient"), "internal/transient/a.go": imp("internal/env") + "\n" + imp("coll"), "internal/env/a.go": "", "coll/a.go": ""},
 			want:  []string{"internal/transient (floor 5) imports coll (floor 5)", "internal/x (floor 0) imports internal/transient (floor 5)"},
 		},
 		planted{
@@ -165,9 +188,9 @@ func TestPackagesImportOnlyLowerFloors(t *testing.T) {
 		planted{
 			name: "downwards, named sideways, within hack, from tests",
 			files: map[string]string{
-				"a.go": imp("fabric/ibv"), "fabric/ibv/a.go": imp("verbs"), "verbs/a.go": imp("internal/x"), "internal/x/a.go": "",
-				"bench/a.go": `import _ "` + module + `"`, "hack/a/a.go": imp("hack/b"), "hack/b/b.go": "",
-				"verbs/a_test.go": imp("fabric/ibv") + "\n" + `import _ "testing"`,
+				"a.go": imp("internal/fabric/ibv"), "internal/fabric/ibv/a.go": imp("verbs"), "verbs/a.go": imp("internal/x"), "internal/x/a.go": "",
+				"internal/bench/a.go": `import _ "` + module + `"`, "hack/a/a.go": imp("hack/b"), "hack/b/b.go": "",
+				"verbs/a_test.go": imp("internal/fabric/ibv") + "\n" + `import _ "testing"`,
 			},
 		},
 	)

@@ -15,9 +15,9 @@ import (
 	"reflect"
 	"unsafe"
 
+	"github.com/ibconduit/conduit/internal/dist"
 	"github.com/ibconduit/conduit/internal/global"
-	"github.com/ibconduit/conduit/segment/dist"
-	"github.com/ibconduit/conduit/segment/heap"
+	"github.com/ibconduit/conduit/internal/heap"
 )
 
 // Ptr is a global pointer.

@@ -1,9 +1,9 @@
 package arrays
 
 import (
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/dist"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/global"
-	"github.com/ibconduit/conduit/segment/dist"
 )
 
 // Via is what the transfers of an array go through: a worker of its job.

@@ -6,7 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/cache"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/global"
 )
 
@@ -18,7 +18,7 @@ const (
 	// maxPieces is how many pieces are looked at together: a worker keeps a list of them.
 	maxPieces = 1024
 	// packBelow is from how many bytes on a piece is not packed: networks move as much without a
-	// copy (zeroCopyMin of fabric/ibv).
+	// copy (zeroCopyMin of internal/fabric/ibv).
 	packBelow = 16 << 10
 	// packMost is how many bytes of packed pieces one chain has at most: a worker keeps a buffer.
 	packMost = 1 << 20

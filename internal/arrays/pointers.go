@@ -8,9 +8,9 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/cache"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/global"
-	"github.com/ibconduit/conduit/segment/heap"
+	"github.com/ibconduit/conduit/internal/heap"
 )
 
 // GetIndexed reads the element p.Add(offs[k]) into dst[k] for all k, in one chain, and returns when

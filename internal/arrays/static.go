@@ -10,10 +10,10 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/ibconduit/conduit/internal/dist"
 	"github.com/ibconduit/conduit/internal/global"
+	"github.com/ibconduit/conduit/internal/heap"
 	"github.com/ibconduit/conduit/internal/plain"
-	"github.com/ibconduit/conduit/segment/dist"
-	"github.com/ibconduit/conduit/segment/heap"
 )
 
 // Table is a set of static arrays, which jobs have from Join on. Its first job fixes it.

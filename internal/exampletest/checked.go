@@ -11,7 +11,7 @@ import (
 
 	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/cache"
-	"github.com/ibconduit/conduit/cache/fencecheck"
+	"github.com/ibconduit/conduit/internal/fencecheck"
 )
 
 // Checked runs a program's ranks in this process with a fence checker, which must find nothing. It

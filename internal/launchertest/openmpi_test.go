@@ -52,7 +52,7 @@ func TestMpirunAndRanksOfSeveralPrograms(t *testing.T) {
 // Of another rank the second program succeeds or not, by chance: one that does not is told.
 func TestASecondProgramUnderPMIxIsTold(t *testing.T) {
 	lib := filepath.Join(t.TempDir(), "libpmix.so.2")
-	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-w", "-DREFUSES", "-o", lib, "../../bootstrap/pmix/testdata/fake.c").CombinedOutput(); err != nil {
+	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-w", "-DREFUSES", "-o", lib, "../../internal/pmix/testdata/fake.c").CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
 	r := run(t, []string{"PMIX_RANK=0", "PMIX_NAMESPACE=fake.1", "IBCONDUIT_LIBPMIX=" + lib, roleVar + "=exchange"}, self(t))

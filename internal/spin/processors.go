@@ -23,7 +23,7 @@ func Processors() []byte {
 	return b
 }
 
-// machine is by the kernel's boot, as for shared memory (package fabric/shm): containers of one
+// machine is by the kernel's boot, as for shared memory (internal/fabric/shm): containers of one
 // machine have names of their own, and its processors in common. Where that is not known it is the
 // name.
 func machine(boot []byte, name string) []byte {

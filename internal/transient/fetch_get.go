@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/env"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/env"
 	"github.com/ibconduit/conduit/internal/pagepool"
 )
 

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/fabric"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // FetchRequest is a request of another rank for data (Config.Fetches). It has to be answered

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // FetchSet is data of other ranks that are needed together. They are requested when there is memory

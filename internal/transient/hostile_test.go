@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/env/envtest"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/env/envtest"
 	"github.com/ibconduit/conduit/internal/handle/handletest"
 	"github.com/ibconduit/conduit/internal/pagepool"
 )

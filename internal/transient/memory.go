@@ -22,12 +22,12 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/env"
-	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
-	"github.com/ibconduit/conduit/flow/pressure"
+	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/pagepool"
+	"github.com/ibconduit/conduit/internal/pressure"
 )
 
 // ErrNoBudget is wrapped by the errors of what needs a budget of memory in a job that has none, or
@@ -72,7 +72,7 @@ type Stats struct {
 	Idle       int64  `metric:"idle_bytes Memory that is free, and not given back to the system yet."`
 	MemoryPeak int64  // the most that both were together, in bytes
 	Given      int64  `metric:"given_back_bytes_total Idle memory that was given back to the system."`
-	Stalls     uint64 `metric:"stalls_total Stalls of the first claim that the watchdog found; its log names the holders."`
+	Stalls     uint64 `metric:"stalls_total Stalls of the first claim that the watchdog found: the log has the holders."`
 }
 
 // MemoryStats are the figures of the budget, and of its memory.

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/fabric"
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/pagepool"
 )
 

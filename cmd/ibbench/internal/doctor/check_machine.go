@@ -212,7 +212,7 @@ func (x *examination) numa() {
 }
 
 // files: every peer of the host costs a connection and a memfd (package
-// fabric/shm).
+// internal/fabric/shm).
 func (x *examination) files() {
 	const least, comfortable = 32, 1024
 	soft, hard, err := x.rlimit(rlimitNofile)

@@ -4,7 +4,7 @@ import (
 	"math"
 	"strings"
 
-	"github.com/ibconduit/conduit/flow/pressure"
+	"github.com/ibconduit/conduit/internal/pressure"
 )
 
 // pressure says what an adaptive budget of transient memory has to go by. What a machine lacks, the

@@ -10,12 +10,12 @@ import (
 	"slices"
 
 	"github.com/ibconduit/conduit"
-	"github.com/ibconduit/conduit/bench"
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/cache"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
+	"github.com/ibconduit/conduit/internal/bench"
 )
 
 // withCache sets a job's cache up as a side has it, whatever the environment says.

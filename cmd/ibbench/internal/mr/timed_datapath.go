@@ -55,7 +55,7 @@ type slab struct {
 	at  int
 }
 
-// Of package fabric/ibv: bigBlock and bigBlocks in tuning.go.
+// Of package internal/fabric/ibv: bigBlock and bigBlocks in tuning.go.
 const (
 	slabPiece = 8 << 10
 	slabBytes = 32 * slabPiece

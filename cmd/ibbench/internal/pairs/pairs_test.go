@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/ibconduit/conduit/fabric"
-	"github.com/ibconduit/conduit/fabric/sim"
+	"github.com/ibconduit/conduit/internal/fabric"
+	"github.com/ibconduit/conduit/internal/fabric/sim"
 )
 
 // matrix of so many ranks, perHost on each host, all pairs of which have the same figure.

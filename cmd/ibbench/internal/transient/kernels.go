@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit"
-	"github.com/ibconduit/conduit/bench"
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/machine"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
+	"github.com/ibconduit/conduit/internal/bench"
 )
 
 // Kernels of package bench, with the parameters of that package. A rank's result is a Measured, of

@@ -14,8 +14,8 @@ import (
 
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
-	"github.com/ibconduit/conduit/flow/pressure"
 	"github.com/ibconduit/conduit/internal/memgroup"
+	"github.com/ibconduit/conduit/internal/pressure"
 )
 
 // Rank is what a kernel runs on: one process of a run.

@@ -1,0 +1,138 @@
+//go:build linux && cgo
+
+package ibv
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ibconduit/conduit/internal/fabric"
+	"github.com/ibconduit/conduit/verbs"
+)
+
+// MessageConfig says how endpoints connect.
+type MessageConfig struct {
+	// Endpoints is how many endpoints a rank can open; the same on all ranks. Default: 1. Negative:
+	// none, and nothing is made for them.
+	Endpoints int
+	// Connections is above how many connections an endpoint closes idle ones, those that were not
+	// used for longest first. It is exceeded while all are in use. Default, 0: never.
+	Connections int
+	// Eager makes an endpoint connect to all ranks when it is opened rather than when there is
+	// something to send.
+	Eager bool
+	// Keepalive is after how long an idle connection is probed, so that a peer's death is noticed
+	// without traffic: that takes as long again as the device's retries. Default: 5 seconds;
+	// negative: never.
+	Keepalive time.Duration
+}
+
+func (c *MessageConfig) fill() {
+	if c.Endpoints == 0 {
+		c.Endpoints = defaultEndpoints
+	}
+	c.Endpoints = min(max(c.Endpoints, 0), 1<<8)
+	if c.Keepalive == 0 {
+		c.Keepalive = defaultKeepalive
+	}
+	c.Keepalive = min(c.Keepalive, 1<<59) // 18 years: sums of times do not overflow
+}
+
+// listener is a queue pair for datagrams, with a number that peers get in Connect: the connector's,
+// or an endpoint's before it is opened. It has no buffers then: datagrams that come are lost, and
+// repeated by its sender.
+type listener struct {
+	channel *verbs.CompChannel
+	cq      *verbs.CQ
+	qp      *verbs.QP
+	err     error // why the endpoint cannot be opened
+	opened  bool
+}
+
+// listen makes the listeners of endpoints. A device that cannot is no reason not to connect the
+// lanes.
+func (n *Network) listen() {
+	n.listeners = make([]listener, n.cfg.Messages.Endpoints)
+	for i := range n.listeners {
+		l := &n.listeners[i]
+		err := l.make(n, listenEntries)
+		if n.dev.Attr().MaxSRQ == 0 {
+			err = fmt.Errorf("device %s has no shared receive queues: %w", n.dev.Name(), verbs.ErrNotSupported)
+		}
+		if err != nil {
+			_ = l.release()
+			l.err = fmt.Errorf("ibv: endpoint %d: %w", i, err)
+			n.log.Warn("ibv: no messages", "endpoint", i, "err", err)
+		}
+	}
+}
+
+func (l *listener) make(n *Network, entries int) (err error) {
+	here, err := verbs.ComputePath(n.path, n.path)
+	if err != nil {
+		return err
+	}
+	if l.channel, err = n.dev.CreateCompChannel(); err != nil {
+		return err
+	}
+	if l.cq, err = n.dev.CreateCQ(verbs.CQConfig{Entries: min(entries, n.dev.Attr().MaxCQE),
+		Channel: l.channel}); err != nil {
+		return err
+	}
+	l.qp, err = n.pd.CreateQP(verbs.QPConfig{Type: verbs.UD, SendCQ: l.cq, MaxSendWR: dgramSends, MaxRecvWR: dgramRecvs})
+	if err != nil {
+		return err
+	}
+	if err = l.qp.Init(verbs.InitAttr{Port: n.port.Port, PKeyIndex: here.PKeyIndex, QKey: n.qkey}); err != nil {
+		return err
+	}
+	if err = l.qp.ReadyToReceive(verbs.RTRAttr{}); err != nil {
+		return err
+	}
+	return l.qp.ReadyToSend(verbs.RTSAttr{})
+}
+
+// release closes what there is.
+func (l *listener) release() error {
+	err := errors.Join(closed(l.qp), closed(l.cq), closed(l.channel))
+	l.qp, l.cq, l.channel = nil, nil, nil
+	return err
+}
+
+// numbers are the numbers of the listeners' queue pairs; 0 for one that has none.
+func numbers(listeners []listener) []uint32 {
+	qpns := make([]uint32, len(listeners))
+	for i := range listeners {
+		if l := &listeners[i]; l.qp != nil {
+			qpns[i] = l.qp.Num()
+		}
+	}
+	return qpns
+}
+
+// MessageLimits are the limits of the device and the format of datagrams.
+func (n *Network) MessageLimits() fabric.MessageLimits {
+	a := n.dev.Attr()
+	return fabric.MessageLimits{
+		MaxMessage: int(min(n.port.MaxMsgSize, 1<<20)),
+		MaxNote:    maxNote,
+		MaxSlots:   min(a.MaxSRQWR, a.MaxCQE/2),
+		Endpoints:  n.cfg.Messages.Endpoints,
+	}
+}
+
+// wakeEndpoints ends their waits, so that they see which ranks are down.
+func (n *Network) wakeEndpoints() {
+	n.endpointsMu.Lock()
+	defer n.endpointsMu.Unlock()
+	for _, p := range n.endpoints {
+		p.Wake()
+	}
+}
+
+func (n *Network) openEndpoints() int {
+	n.endpointsMu.Lock()
+	defer n.endpointsMu.Unlock()
+	return len(n.endpoints)
+}

@@ -1,0 +1,39 @@
+package sim
+
+import (
+	"encoding/binary"
+
+	"github.com/ibconduit/conduit/internal/fabric"
+)
+
+// Atomic is applied when it arrives.
+func (l *lane) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
+	op := a.Op.String()
+	if err := l.check(op, peer, off, a.Type.Size()); err != nil {
+		return 0, fabric.Done, err
+	}
+	if err := a.Check(peer, off, uint64(len(l.n.r.w.ranks[peer].segment))); err != nil {
+		return 0, fabric.Done, err
+	}
+	l.count.Atomics++
+	o, err := l.start(opAtomic, peer, off, f)
+	if err != nil {
+		return 0, fabric.Done, err
+	}
+	o.atomic = a
+	h, err := l.post(o, f)
+	if h == fabric.Done && f&fabric.Implicit == 0 {
+		return o.old, h, err
+	}
+	return 0, h, err
+}
+
+// apply works on the aligned word of 64 bits that the operation's own lies in.
+func (o *op) apply(r *Rank) {
+	at := o.off &^ 7
+	outer := r.segment[at : at+8]
+	word := binary.NativeEndian.Uint64(outer)
+	o.old = o.atomic.Inner(o.off, word)
+	binary.NativeEndian.PutUint64(outer, o.atomic.Outer(o.off, word))
+	r.w.touch(r)
+}

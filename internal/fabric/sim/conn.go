@@ -1,0 +1,343 @@
+package sim
+
+import (
+	"errors"
+
+	"github.com/ibconduit/conduit/internal/fabric"
+	"github.com/ibconduit/conduit/internal/queue"
+)
+
+// conn is one end of a connection.
+type conn struct {
+	p      *endpoint
+	far    *conn // the other end; itself, when a rank talks to itself
+	peer   int32
+	state  connState
+	no     bool // closing: the other end disagrees
+	tries  int  // datagrams since something came back
+	epoch  uint32
+	ticket uint64 // of the handshake
+
+	use queue.Link[conn]
+
+	out             ring[message] // first those that landed, then those on the wire, then those to be posted
+	landed          int
+	posted          int // those on the wire included
+	lastAt, lastAck int64
+
+	arrive timer // of the first on the wire; closing: of the question
+	ack    timer // of the first that landed; closing: of the answer
+	hand   timer // repeats a datagram of the handshake
+}
+
+type connState uint8
+
+const (
+	connecting connState = iota // asked, and asks again
+	accepting                   // answered, and does not know yet whether that came
+	up
+	closing // asked whether it may
+	gone
+)
+
+// link is two ranks' endpoints of one number.
+type link struct {
+	pair
+	endpoint int32
+}
+
+var (
+	errHandshake = errors.New("sim: no answer to the attempts to connect")
+	errSlotSize  = errors.New("sim: the two endpoints differ in their size of slots")
+)
+
+// newConn adds an end.
+func (p *endpoint) newConn(peer int32) *conn {
+	c := &conn{p: p, peer: peer}
+	c.arrive.owner, c.ack.owner, c.hand.owner = c, c, c
+	p.conns[peer] = c
+	p.byUse.Add(&c.use, c)
+	p.open++
+	return c
+}
+
+// connect begins a handshake.
+func (p *endpoint) connect(peer int32) *conn {
+	w := p.n.r.w
+	c := p.newConn(peer)
+	w.tickets++
+	c.ticket = w.tickets
+	if peer == p.n.r.id { // no need to ask
+		w.arm(&c.hand, w.paths.transit(peer, peer, headerBytes))
+		return c
+	}
+	c.handshake(request)
+	return c
+}
+
+// ask sends a datagram of the handshake, and has it repeated.
+func (c *conn) handshake(kind datagramKind) {
+	const doublings = 6
+	w := c.p.n.r.w
+	c.sendHandshake(kind)
+	c.tries++
+	d := int64(w.cfg.HandshakeTimeout) << min(c.tries-1, doublings)
+	w.arm(&c.hand, w.now+d+w.rng.below(d/2+1))
+}
+
+// speak sends a datagram of the handshake.
+func (c *conn) sendHandshake(kind datagramKind) {
+	p := c.p
+	p.stats.Handshakes++
+	p.n.r.w.emit(markHandshake, p.n.r.id, c.peer, c.ticket, uint64(kind))
+	p.datagram(kind, c.peer, c.ticket, nil)
+}
+
+// fire is one of the timers.
+func (c *conn) fire(t *timer) {
+	if t == &c.hand {
+		c.again()
+		return
+	}
+	n := c.p.n
+	w := n.r.w
+	blocked := w.paths.blockedBack(t, n.r.id, c.peer)
+	if t == &c.arrive {
+		blocked = w.paths.blocked(n.r.id, c.peer) || c.far.state == gone && c.state != closing
+	}
+	switch w.paths.passes(t, n.r.id, c.peer, blocked) {
+	case hold:
+	case lost:
+		n.reportDown(c.peer, errSilent)
+	case pass:
+		switch {
+		case t == &c.arrive && c.state == closing:
+			c.asked()
+		case t == &c.arrive:
+			c.land()
+		case c.state == closing:
+			c.answered()
+		default:
+			c.acked()
+		}
+	}
+}
+
+// again repeats what had no answer.
+func (c *conn) again() {
+	switch {
+	case c.peer == c.p.n.r.id:
+		c.far = c
+		c.count()
+		c.made(true)
+	case c.tries >= c.p.n.r.w.cfg.HandshakeTries:
+		c.p.n.reportDown(c.peer, errHandshake)
+	case c.state == connecting:
+		c.handshake(request)
+	case c.state == accepting:
+		c.handshake(reply)
+	}
+}
+
+// count numbers the connection.
+func (c *conn) count() {
+	w := c.p.n.r.w
+	l := link{pairOf(c.p.n.r.id, c.peer), int32(c.p.num)}
+	w.links[l]++
+	c.epoch = w.links[l]
+}
+
+// made is when this end knows that both are ready.
+func (c *conn) made(active bool) {
+	p := c.p
+	w := p.n.r.w
+	w.disarm(&c.hand)
+	c.state = up
+	p.up++
+	if active {
+		p.stats.Connects++
+	} else {
+		p.stats.Accepts++
+	}
+	w.emit(markUp, p.n.r.id, c.peer, uint64(p.num), uint64(c.epoch))
+	p.push(fabric.Event{Kind: fabric.Up, Peer: int(c.peer), Epoch: c.epoch}, true)
+	c.post()
+	p.trim()
+}
+
+// requested is the arrival of a peer's request. The world knows whether it is a late copy.
+func (p *endpoint) requested(from int32, ticket uint64) {
+	w := p.n.r.w
+	theirs, _ := w.ranks[from].net.endpoint(p.num)
+	if theirs == nil || p.n.down[from] != nil {
+		return
+	}
+	caller := theirs.conns[p.n.r.id]
+	if caller == nil || caller.ticket != ticket || caller.state != connecting {
+		return
+	}
+	if theirs.cfg.SlotSize != p.cfg.SlotSize {
+		p.n.reportDown(from, errSlotSize)
+		theirs.n.reportDown(p.n.r.id, errSlotSize)
+		return
+	}
+	c := p.conns[from]
+	if c != nil && c.state == closing { // the peer would not connect if it had not agreed
+		c.shut()
+		c = p.conns[from]
+	}
+	switch {
+	case c == nil:
+		c = p.newConn(from)
+	case c.state == accepting && c.ticket == ticket:
+		c.sendHandshake(reply) // the first was lost, perhaps
+		return
+	case c.state == connecting && p.n.r.id > from:
+		w.disarm(&c.hand) // both ask at once: the lower rank does, the other answers
+	default:
+		return
+	}
+	c.ticket, c.far, c.state, c.tries = ticket, caller, accepting, 0
+	c.count()
+	c.handshake(reply)
+}
+
+// replied is the arrival of a reply.
+func (c *conn) replied(ticket uint64) {
+	if c.ticket != ticket {
+		return
+	}
+	switch c.state {
+	case connecting:
+		theirs, _ := c.p.n.r.w.ranks[c.peer].net.endpoint(c.p.num)
+		far := theirs.conns[c.p.n.r.id]
+		if far == nil || far.ticket != ticket {
+			return // it has given up
+		}
+		c.far, c.epoch = far, far.epoch
+		c.sendHandshake(rtu)
+		c.made(true)
+	case up:
+		c.sendHandshake(rtu) // the first was lost
+	}
+}
+
+// wait is the answer of a rank whose endpoint is not open yet: it lives, repeat the request.
+func (c *conn) wait(ticket uint64) {
+	if c.ticket == ticket && c.state == connecting {
+		c.tries = min(c.tries, 1)
+	}
+}
+
+// trim closes the connection that was unused for longest, if there are too many.
+func (p *endpoint) trim() {
+	limit := p.n.r.w.cfg.Connections
+	if limit == 0 || p.open <= limit {
+		return
+	}
+	for c := p.byUse.First(); c != nil && p.open > limit; c = c.use.Next() {
+		if c.state == up && c.out.len() == 0 {
+			c.close()
+		}
+	}
+}
+
+// Disconnect starts to close an idle connection. One that is not idle, or not made, stays.
+func (p *endpoint) Disconnect(peer int) error {
+	if err := p.usable("disconnect"); err != nil {
+		return err
+	}
+	if err := p.n.refuse("disconnect", peer); err != nil {
+		return err
+	}
+	if c := p.conns[int32(peer)]; c != nil && c.state == up && c.out.len() == 0 {
+		c.close()
+	}
+	return nil
+}
+
+// close asks the other end, behind all messages.
+func (c *conn) close() {
+	p := c.p
+	w := p.n.r.w
+	w.emit(markClosing, p.n.r.id, c.peer, uint64(p.num), uint64(c.epoch))
+	c.state = closing
+	p.open--
+	p.up--
+	p.stats.Disconnects++
+	c.lastAt = max(c.lastAt+1, w.paths.transit(p.n.r.id, c.peer, headerBytes))
+	w.arm(&c.arrive, c.lastAt)
+}
+
+// asked is the arrival of that question.
+func (c *conn) asked() {
+	w, far := c.p.n.r.w, c.far
+	if far.state == accepting {
+		far.made(false)
+	}
+	c.no = far != c && far.state == up && far.out.len() > 0 || far == c && c.out.len() > 0
+	if !c.no && far != c && far.state != gone {
+		if far.state == up {
+			far.p.open--
+			far.p.up--
+			far.p.stats.Disconnects++
+		}
+		far.shut()
+	}
+	w.arm(&c.ack, w.now+w.paths.lag(c.peer, c.p.n.r.id)+w.rng.upTo(w.cfg.Jitter))
+}
+
+// answered is the arrival of the answer.
+func (c *conn) answered() {
+	p := c.p
+	if !c.no {
+		c.shut()
+		return
+	}
+	p.n.r.w.emit(markRefused, p.n.r.id, c.peer, uint64(p.num), uint64(c.epoch))
+	c.state = up
+	p.open++
+	p.up++
+	p.stats.Disconnects--
+	p.used(c)
+	c.post()
+	p.trim()
+}
+
+// shut is when this end knows that both agree. What was queued meanwhile needs another connection.
+func (c *conn) shut() {
+	p := c.p
+	p.n.r.w.emit(markIdle, p.n.r.id, c.peer, uint64(p.num), uint64(c.epoch))
+	c.state = closing // its counts are settled
+	queued := c.out
+	c.remove()
+	p.push(fabric.Event{Kind: fabric.Idle, Peer: int(c.peer), Epoch: c.epoch}, true)
+	if queued.len() > 0 {
+		p.connect(c.peer).out = queued
+	}
+}
+
+// remove forgets this end.
+func (c *conn) remove() {
+	p := c.p
+	w := p.n.r.w
+	w.disarm(&c.arrive)
+	w.disarm(&c.ack)
+	w.disarm(&c.hand)
+	if c.state != closing {
+		p.open--
+	}
+	if c.state == up {
+		p.up--
+	}
+	c.state, c.out = gone, ring[message]{}
+	delete(p.conns, c.peer)
+	c.use.Leave()
+}
+
+// used makes the connection the one that was used last.
+func (p *endpoint) used(c *conn) {
+	if c.state != gone {
+		p.byUse.Add(&c.use, c)
+	}
+}
