@@ -77,7 +77,7 @@ type Stats struct {
 	Pings     uint64 `metric:"control_sent_total{kind=ping} Messages of the protocol itself that were sent."`
 	Pinged    uint64 `metric:"control_arrived_total{kind=ping}"` // pings find out whether a peer lives
 	Waits     uint64 `metric:"waits_total Waits for replies, credits and buffers."`
-	Parks     uint64 `metric:"sleeps_total{where=parked} Sleeps of waits: while another goroutine polls, or in the network."`
+	Parks     uint64 `metric:"sleeps_total{where=parked} Sleeps of waits: while another goroutine polls, or in the net."`
 	Sleeps    uint64 `metric:"sleeps_total{where=network}"`
 	Stalls    uint64 `metric:"stalls_total Waits that ended because they took longer than Config.StallAfter."`
 	HandOvers uint64 `metric:"hand_overs_total Times that polling was handed to a goroutine that was parked."`

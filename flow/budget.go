@@ -229,33 +229,33 @@ func (b *Budget) unlock() {
 //	Bulk + Small + Unscheduled = held of the limit
 //	Acquired + Leased + Offered = Bulk + Small + Reserve
 type BudgetStats struct {
-	Limit       int64 `metric:"limit_bytes The budget of transient memory, M_C."`
+	Limit       int64 `metric:"memory_limit_bytes The budget of transient memory, M_C."`
 	Bulk        int64 // held by claims, in bytes
 	Small       int64 // held by small claims that passed the queue
-	Unscheduled int64 `metric:"held_bytes{by=unasked} Bytes of the budget that are held, the reserve's among them."`
-	Reserve     int64 `metric:"reserve_held_bytes Bytes held beyond the limit by owners that hold and wait."`
-	Peak        int64 `metric:"peak_bytes The most bytes of the limit that were held at once."`
+	Unscheduled int64 `metric:"memory_held_bytes{by=unasked} Bytes of the budget that are held, those of the reserve too."`
+	Reserve     int64 `metric:"memory_reserve_held_bytes Bytes held beyond the limit by owners that hold and wait."`
+	Peak        int64 `metric:"memory_peak_bytes The most bytes of the limit that were held at once."`
 	PeakReserve int64
 
 	Messages int // fetches and payloads that hold bytes, if there is a limit of them
 
-	Acquired int64 `metric:"held_bytes{by=acquire}"`
-	Leased   int64 `metric:"held_bytes{by=sets}"`
-	Offered  int64 `metric:"held_bytes{by=payloads}"` // of granted ones
+	Acquired int64 `metric:"memory_held_bytes{by=acquire}"`
+	Leased   int64 `metric:"memory_held_bytes{by=sets}"`
+	Offered  int64 `metric:"memory_held_bytes{by=payloads}"` // of granted ones
 
-	Waiting      int           `metric:"waiting Claims that wait for bytes, the reserve, or a place in a region."`
-	WaitingBytes int64         `metric:"waiting_bytes Bytes that fetch sets wait for."`
-	HeadAge      time.Duration `metric:"head_age_seconds For how long the first claim has waited."`
+	Waiting      int           `metric:"memory_waiting Claims that wait for bytes, the reserve, or a place in a region."`
+	WaitingBytes int64         `metric:"memory_waiting_bytes Bytes that fetch sets wait for."`
+	HeadAge      time.Duration `metric:"memory_head_age_seconds For how long the first claim has waited."`
 
-	Granted     uint64 `metric:"claims_total Claims that were granted."`
-	Queued      uint64 `metric:"queued_total Claims that had to wait."`
-	Passed      uint64 `metric:"passed_total Small claims that were granted while larger ones waited."`
-	Cancelled   uint64 `metric:"cancelled_total Claims that ended before they were granted."`
-	HeldAndWait uint64 `metric:"hold_and_wait_total Waits that were refused as their owner held memory."`
-	FromReserve uint64 `metric:"from_reserve_total Claims that the reserve served."`
-	TooLarge    uint64 `metric:"too_large_total Claims that were refused as larger than the budget ever is."`
-	Increases   uint64 `metric:"increases_total Times that the limit was raised."`
-	Decreases   uint64 `metric:"decreases_total Times that the limit was lowered."`
+	Granted     uint64 `metric:"memory_claims_total Claims that were granted."`
+	Queued      uint64 `metric:"memory_queued_total Claims that had to wait."`
+	Passed      uint64 `metric:"memory_passed_total Small claims that were granted while larger ones waited."`
+	Cancelled   uint64 `metric:"memory_cancelled_total Claims that ended before they were granted."`
+	HeldAndWait uint64 `metric:"memory_hold_and_wait_total Waits that were refused as their owner held memory."`
+	FromReserve uint64 `metric:"memory_from_reserve_total Claims that the reserve served."`
+	TooLarge    uint64 `metric:"memory_too_large_total Claims that were refused as larger than the budget ever is."`
+	Increases   uint64 `metric:"memory_increases_total Times that the limit was raised."`
+	Decreases   uint64 `metric:"memory_decreases_total Times that the limit was lowered."`
 }
 
 // Stats is a consistent view.

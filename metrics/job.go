@@ -77,7 +77,8 @@ func library(network string, s am.Stats, add func(Figure)) {
 	reader{prefix: "library_message_", labels: []string{"network", network}, add: add}.read(s)
 }
 
-// heaps are the figures of the shared heaps of a job that has some. Of the global heap rank 0 knows.
+// heaps are the figures of the shared heaps of a job that has some, for rank 0 also those of the
+// global heap.
 func heaps(s conduit.HeapStats, rank int, add func(Figure)) {
 	r := reader{prefix: "heap_", add: add}
 	if rank > 0 {
@@ -88,7 +89,7 @@ func heaps(s conduit.HeapStats, rank int, add func(Figure)) {
 
 // memory are the figures of a job's budget of transient memory.
 func memory(s conduit.MemoryStats, l conduit.MemoryLayout, add func(Figure)) {
-	r := reader{prefix: "memory_", add: add}
+	r := reader{add: add}
 	r.read(s)
 	r.read(l)
 }

@@ -9,7 +9,7 @@ import (
 // reader gives the figures of structures of counters, as the tags of their fields say: package
 // counter.
 type reader struct {
-	prefix string   // of the names
+	prefix string   // of the names, before those of the tags
 	labels []string // of all
 	not    string   // skips fields of which the tag "at" says that
 	add    func(Figure)

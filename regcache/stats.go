@@ -14,7 +14,7 @@ import (
 //	Puts = Gets                              if every Region was given to Put
 //	Registered - Deregistered = Live + Dead
 //
-// Entries are evicted for others, for limits or at Clear; those invalidated in use are counted at Put.
+// Entries are evicted for others, for limits or at Clear. Put counts those invalidated in use.
 type Stats struct {
 	Gets     uint64 // that returned a Region
 	Hits     uint64 `metric:"registration_lookups_total{result=hit} Uses of registrations of the program's memory."`

@@ -60,7 +60,7 @@ func (b *Budget) Acquire(ctx context.Context, n int64) error {
 // Layout is what a job has for transient memory.
 type Layout struct {
 	Largest int64  // what one set or payload may have in bytes; 0: there is no budget
-	Receive uint64 `metric:"receive_bytes What each segment has for what other ranks write."` // MemoryConfig.ReceiveSize
+	Receive uint64 `metric:"memory_receive_bytes What each segment has for what other ranks write."`
 	Pinned  bool   // a device has it pinned: it takes memory all the time
 }
 
@@ -68,11 +68,11 @@ type Layout struct {
 // unasked: at most the budget's limit.
 type Stats struct {
 	flow.BudgetStats
-	Buffers    int64  `metric:"buffers_bytes Memory of fetched data and payloads."`
-	Idle       int64  `metric:"idle_bytes Memory that is free, and not given back to the system yet."`
+	Buffers    int64  `metric:"memory_buffers_bytes Memory of fetched data and payloads."`
+	Idle       int64  `metric:"memory_idle_bytes Memory that is free, and not given back to the system yet."`
 	MemoryPeak int64  // the most that both were together, in bytes
-	Given      int64  `metric:"given_back_bytes_total Idle memory that was given back to the system."`
-	Stalls     uint64 `metric:"stalls_total Stalls of the first claim that the watchdog found: the log has the holders."`
+	Given      int64  `metric:"memory_given_back_bytes_total Idle memory that was given back to the system."`
+	Stalls     uint64 `metric:"memory_stalls_total Stalls of the first claim found by the watchdog: the log has the holders."`
 }
 
 // MemoryStats are the figures of the budget, and of its memory.
