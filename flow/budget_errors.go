@@ -3,6 +3,7 @@ package flow
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 )
@@ -109,3 +110,27 @@ func (e *MemoryStallError) Error() string {
 }
 
 func (e *MemoryStallError) Unwrap() error { return e.Cause }
+
+// twoTexts writes two numbers of bytes, exactly where their texts would hide that they differ.
+func twoTexts(a, b int64) (string, string) {
+	if a != b && bytesText(a) == bytesText(b) {
+		return fmt.Sprintf("%d B", a), fmt.Sprintf("%d B", b)
+	}
+	return bytesText(a), bytesText(b)
+}
+
+// bytesText writes a number of bytes for a reader: exact up to 8 KiB, else with one decimal.
+func bytesText(n int64) string {
+	const units = "KMGTPE"
+	if n < 0 {
+		return "-" + bytesText(-max(n, -math.MaxInt64))
+	}
+	if n < 8<<10 {
+		return fmt.Sprintf("%d B", n)
+	}
+	f, i := float64(n)/1024, 0
+	for f >= 1024 && i < len(units)-1 {
+		f, i = f/1024, i+1
+	}
+	return fmt.Sprintf("%.1f %ciB", f, units[i])
+}

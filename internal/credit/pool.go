@@ -1,4 +1,4 @@
-package flow
+package credit
 
 import (
 	"fmt"
@@ -69,11 +69,11 @@ func (p *Pool) Open(peer int, epoch uint32, now time.Duration) error {
 // openAt starts the totals somewhere else than at 0, which tests of their wrap-around use.
 func (p *Pool) openAt(peer int, epoch, origin uint32, now time.Duration) error {
 	if peer < 0 || peer >= p.peers.Len() {
-		return fmt.Errorf("flow: open peer %d of %d: no such peer", peer, p.peers.Len())
+		return fmt.Errorf("credit: open peer %d of %d: no such peer", peer, p.peers.Len())
 	}
 	e := p.peers.At(peer)
 	if epoch == 0 || ahead(epoch, e.last) <= 0 {
-		return fmt.Errorf("flow: open connection %d of peer %d after connection %d: numbers grow from 1", epoch, peer, e.last)
+		return fmt.Errorf("credit: open connection %d of peer %d after connection %d: numbers grow from 1", epoch, peer, e.last)
 	}
 	p.Close(peer, now)
 	e.last = epoch
