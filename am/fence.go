@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// Fencer orders a program's memory accesses with its messages: requests and replies, and handlers. A
+// Fencer orders a program's memory accesses with its messages: requests, replies, and handlers. A
 // job has one if it keeps copies of other ranks' memory, or writes to it that were not sent yet.
 type Fencer interface {
 	// Request is called before a request is sent through v, when it was found to be in order, on the

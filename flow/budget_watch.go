@@ -241,7 +241,7 @@ func (b *ledger) checkQueuesLocked() error {
 	var offers int
 	for _, r := range b.offers.ranks {
 		offers += r.waiting.Len()
-		if (r.waiting.Len() > 0) != (r.at >= 0) {
+		if (r.waiting.Len() > 0) != (r.at > 0) {
 			return fmt.Errorf("flow: rank %d with %d offers at %d of those that are ready", r.rank, r.waiting.Len(), r.at)
 		}
 	}

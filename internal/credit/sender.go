@@ -172,6 +172,13 @@ func (s *Sender) FillControl(h *Header, now time.Duration) {
 	}
 }
 
+// fillReturned writes the total given back; in the long form when the peer waits for it.
+func (s *Sender) fillReturned(h *Header) {
+	h.Epoch, h.Returned, h.Seen = uint16(s.epoch), s.returned, s.seen
+	h.Extended = h.Extended || s.answer
+	s.answer = false
+}
+
 // Explain is why Take fails, in detail.
 func (s *Sender) Explain(now time.Duration) error {
 	if s.epoch == 0 {

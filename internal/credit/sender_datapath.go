@@ -73,13 +73,6 @@ func (s *Sender) Fill(h *Header, now time.Duration) {
 	}
 }
 
-// fillReturned writes the total given back; in the long form when the peer waits for it.
-func (s *Sender) fillReturned(h *Header) {
-	h.Epoch, h.Returned, h.Seen = uint16(s.epoch), s.returned, s.seen
-	h.Extended = h.Extended || s.answer
-	s.answer = false
-}
-
 // Apply takes a header of the peer. It returns a *ViolationError, and takes nothing,
 // if the peer grants more than the window or recalls more than it can have granted.
 // Headers of other connections are counted and ignored.
