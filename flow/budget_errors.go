@@ -6,6 +6,8 @@ import (
 	"math"
 	"strings"
 	"time"
+
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 var (
@@ -13,8 +15,9 @@ var (
 	ErrSetTooLarge = errors.New("flow: more bytes than the budget ever has")
 	// ErrHoldAndWait is matched by a *HoldAndWaitError.
 	ErrHoldAndWait = errors.New("flow: waits for memory and holds some")
-	// ErrBudgetClosed is the error of what waits for memory when its Budget is closed.
-	ErrBudgetClosed = errors.New("flow: the budget is closed")
+	// ErrBudgetClosed is the error of what waits for memory when its Budget is closed. It matches
+	// os.ErrClosed.
+	ErrBudgetClosed error = errtext.Closed("flow: the budget is closed")
 	// ErrWithdrawn is the error of a set that its caller cancelled.
 	ErrWithdrawn = errors.New("flow: the set was cancelled")
 )

@@ -2,13 +2,13 @@ package env
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"sync"
 	"time"
 
 	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/queue"
 )
 
@@ -66,8 +66,8 @@ func (e *FullError) Error() string {
 		e.Service, e.Depth)
 }
 
-// ErrServiceClosed says that a service takes no work any more.
-var ErrServiceClosed = errors.New("conduit: the service is closed")
+// ErrServiceClosed says that a service takes no work any more. It matches os.ErrClosed.
+var ErrServiceClosed error = errtext.Closed("conduit: the service is closed")
 
 // longest is the time of a context that only its cancel function ends: 73 years, and yet no sum of
 // times overflows.
