@@ -21,7 +21,7 @@ type Budget struct {
 // ledger is the accounts of a Budget: where the bytes are, and which claims wait. Its methods are
 // called under the budget's lock.
 type ledger struct {
-	cfg BudgetConfig // does not change
+	cfg budgetConfig // does not change
 
 	limit       int64 // M_C
 	bulk        pool  // of all claims
@@ -60,8 +60,8 @@ type plain struct {
 }
 
 // NewBudget makes a budget, or says with figures why its configuration makes no sense.
-func NewBudget(cfg BudgetConfig) (*Budget, error) {
-	cfg, err := cfg.withDefaults()
+func NewBudget(c BudgetConfig, s Surroundings) (*Budget, error) {
+	cfg, err := budgetConfig{c, s}.withDefaults()
 	if err != nil {
 		return nil, err
 	}
@@ -82,10 +82,10 @@ func NewBudget(cfg BudgetConfig) (*Budget, error) {
 // Largest is the most bytes that one set, payload or Acquire may have. It does not change.
 func (b *Budget) Largest() int64 { return b.cfg.largest() }
 
-func (c *BudgetConfig) largest() int64 { return c.floor() - c.Small - c.Unscheduled }
+func (c *budgetConfig) largest() int64 { return c.floor() - c.Small - c.Unscheduled }
 
 // floor is the least that the limit is.
-func (c *BudgetConfig) floor() int64 {
+func (c *budgetConfig) floor() int64 {
 	if c.Adapt != nil {
 		return c.Adapt.Floor
 	}

@@ -36,8 +36,8 @@ var ErrNoBudget = errors.New("the job has no budget for that")
 
 // Config is one rank's.
 type Config struct {
-	Budget      flow.BudgetConfig // without Memory and Peers
-	ReceiveSize int64             // bytes of the segment that other ranks write; 0: none
+	Budget      flow.BudgetConfig
+	ReceiveSize int64 // bytes of the segment that other ranks write; 0: none
 	Fetches     map[string]func(*FetchRequest)
 	Payloads    map[string]func(*Payload)
 }
@@ -122,12 +122,11 @@ func New(cfg Config) *Memory {
 // Spec makes the budget of a rank of so many, and requests the region that other ranks write. An
 // error has the figures.
 func (m *Memory) Spec(ranks int) (env.Spec, error) {
-	c := m.cfg.Budget
-	c.Memory = m.probes.Read()
+	s := flow.Surroundings{Memory: m.probes.Read()}
 	if len(m.cfg.Payloads) > 0 {
-		c.Peers = ranks - 1
+		s.Peers = ranks - 1
 	}
-	b, err := flow.NewBudget(c)
+	b, err := flow.NewBudget(m.cfg.Budget, s)
 	if err != nil {
 		return env.Spec{}, err
 	}
