@@ -25,6 +25,7 @@ import (
 	"github.com/ibconduit/conduit/flow"
 	"github.com/ibconduit/conduit/internal/env"
 	"github.com/ibconduit/conduit/internal/fabric"
+	"github.com/ibconduit/conduit/internal/guard"
 	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/pagepool"
 	"github.com/ibconduit/conduit/internal/pressure"
@@ -327,21 +328,13 @@ func byHash[F any](m map[string]func(F)) map[uint64]named[F] {
 	return out
 }
 
-// called calls a function of the program's, on a goroutine that is only for that. One that ends the
-// goroutine counts as one that panics.
+// called calls a function of the program's, on a goroutine that is only for that.
 func (m *Memory) called(f func(), failed func(failure any)) {
-	returned := false
-	defer func() {
-		v := recover()
-		if v == nil && !returned {
-			v = "it called runtime.Goexit"
-		}
-		if v != nil {
-			failed(v)
+	m.env.Learned()
+	guard.Call(f, func(failure any) {
+		if failure != nil {
+			failed(failure)
 		}
 		m.env.Learned()
-	}()
-	m.env.Learned()
-	f()
-	returned = true
+	})
 }
