@@ -1,4 +1,4 @@
-package flow
+package credit
 
 import "fmt"
 
@@ -9,7 +9,7 @@ type BrokenError struct {
 }
 
 func (e *BrokenError) Error() string {
-	return fmt.Sprintf("flow: %s: %d, want %d", e.Identity, e.Got, e.Want)
+	return fmt.Sprintf("credit: %s: %d, want %d", e.Identity, e.Got, e.Want)
 }
 
 // Check goes through all accounts and returns a *BrokenError if one of the identities

@@ -1,4 +1,4 @@
-package flow
+package credit
 
 import "time"
 
@@ -71,13 +71,6 @@ func (s *Sender) Fill(h *Header, now time.Duration) {
 		h.Want, h.Answer = s.want, true
 		s.asked, s.askedAt = true, now
 	}
-}
-
-// fillReturned writes the total given back; in the long form when the peer waits for it.
-func (s *Sender) fillReturned(h *Header) {
-	h.Epoch, h.Returned, h.Seen = uint16(s.epoch), s.returned, s.seen
-	h.Extended = h.Extended || s.answer
-	s.answer = false
 }
 
 // Apply takes a header of the peer. It returns a *ViolationError, and takes nothing,

@@ -1,4 +1,4 @@
-package flow
+package credit
 
 import (
 	"errors"
@@ -354,7 +354,7 @@ func TestConfigurationsAreChecked(t *testing.T) {
 		{Peers: 1, Credits: 9, Config: Config{Window: 2, Initial: 3}}, {Peers: 1, Credits: 9, Config: Config{Initial: -2}},
 		{Peers: 1, Credits: 9, Config: Config{Retry: -1}}, {Peers: 1, Credits: 9, Config: Config{RecallAfter: -1}},
 	} {
-		if _, err := NewPool(c); err == nil || !strings.HasPrefix(err.Error(), "flow: ") {
+		if _, err := NewPool(c); err == nil || !strings.HasPrefix(err.Error(), "credit: ") {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package flow
+package credit
 
 import (
 	"fmt"
@@ -76,7 +76,7 @@ func (s *Sender) Open(epoch uint32) error { return s.openAt(epoch, 0) }
 // openAt starts the totals somewhere else than at 0, which tests of their wrap-around use.
 func (s *Sender) openAt(epoch, origin uint32) error {
 	if epoch == 0 || ahead(epoch, s.last) <= 0 {
-		return fmt.Errorf("flow: open connection %d to peer %d after connection %d: numbers grow from 1",
+		return fmt.Errorf("credit: open connection %d to peer %d after connection %d: numbers grow from 1",
 			epoch, s.peer, s.last)
 	}
 	s.Close()
@@ -170,6 +170,13 @@ func (s *Sender) FillControl(h *Header, now time.Duration) {
 		s.asks = min(s.asks+1, 250)
 		s.stats.Asks++
 	}
+}
+
+// fillReturned writes the total given back; in the long form when the peer waits for it.
+func (s *Sender) fillReturned(h *Header) {
+	h.Epoch, h.Returned, h.Seen = uint16(s.epoch), s.returned, s.seen
+	h.Extended = h.Extended || s.answer
+	s.answer = false
 }
 
 // Explain is why Take fails, in detail.

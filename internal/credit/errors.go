@@ -1,4 +1,4 @@
-package flow
+package credit
 
 import (
 	"errors"
@@ -9,14 +9,14 @@ import (
 var (
 	// ErrNoCredit is returned by Take when the peer has granted no more; Explain
 	// gives the details.
-	ErrNoCredit = errors.New("flow: no credit: poll, ask, then try again")
+	ErrNoCredit = errors.New("credit: no credit: poll, ask, then try again")
 	// ErrNoReply is returned by ReserveReply when every reply buffer waits for a reply.
-	ErrNoReply = errors.New("flow: every reply buffer is reserved: poll until a reply arrives")
+	ErrNoReply = errors.New("credit: every reply buffer is reserved: poll until a reply arrives")
 	// ErrNotOpen is the error without a connection.
-	ErrNotOpen = errors.New("flow: peer not open")
+	ErrNotOpen = errors.New("credit: peer not open")
 	// ErrStale is the error of a message of an ended connection. Its buffer must
 	// be posted again like any other; the message must not be handled.
-	ErrStale = errors.New("flow: message of an earlier connection")
+	ErrStale = errors.New("credit: message of an earlier connection")
 )
 
 // NoCreditError explains why a peer cannot be sent to.
@@ -36,7 +36,7 @@ func (e *NoCreditError) Error() string {
 	if e.Asked >= 0 {
 		asked = fmt.Sprintf("asked %d times, the last %v ago", e.Asks, e.Asked)
 	}
-	return fmt.Sprintf("flow: no credit from peer %d for %v (connection %d: %d granted, %d used, %d given back; %s): "+
+	return fmt.Sprintf("credit: no credit from peer %d for %v (connection %d: %d granted, %d used, %d given back; %s): "+
 		"it polls too rarely, or others hold its buffers: see its pool's holders",
 		e.Peer, e.For, e.Epoch, e.Granted, e.Used, e.Back, asked)
 }
@@ -54,7 +54,7 @@ type ViolationError struct {
 }
 
 func (e *ViolationError) Error() string {
-	return fmt.Sprintf("flow: peer %d %s: %d, at most %d would be right", e.Peer, e.Rule, e.Got, e.Limit)
+	return fmt.Sprintf("credit: peer %d %s: %d, at most %d would be right", e.Peer, e.Rule, e.Got, e.Limit)
 }
 
 // NotPostedError is a broken rule of the Pool's user: spare buffers are posted before handlers
@@ -62,6 +62,6 @@ func (e *ViolationError) Error() string {
 type NotPostedError struct{ Buffers int }
 
 func (e *NotPostedError) Error() string {
-	return fmt.Sprintf("flow: handlers may not run before %d buffers that messages took are posted again: post spares, "+
+	return fmt.Sprintf("credit: handlers may not run before %d buffers that messages took are posted again: post spares, "+
 		"or copy the message and post its own; then call Reposted", e.Buffers)
 }

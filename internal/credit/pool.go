@@ -1,4 +1,4 @@
-package flow
+package credit
 
 import (
 	"fmt"
@@ -39,14 +39,14 @@ type entry struct {
 type PoolStats struct {
 	Arrivals   uint64 // requests with a credit
 	Replies    uint64 // replies with a reserved buffer
-	Granted    uint64 // credits granted
-	Returned   uint64 // credits given back unused
-	Reclaimed  uint64 // credits that came back because their connection ended
-	Recalls    uint64 // times a peer was asked to give back, without repetitions
-	Retries    uint64 // repetitions
-	Controls   uint64 // control messages that NextControl named
-	Stale      uint64 // headers and messages of other connections
-	Violations uint64 // headers and messages that broke the protocol
+	Granted    uint64 `metric:"credits_granted_total Credits granted to other ranks."`
+	Returned   uint64 `metric:"credits_returned_total{how=returned} Credits given back, or of connections that ended."`
+	Reclaimed  uint64 `metric:"credits_returned_total{how=reclaimed}"`
+	Recalls    uint64 `metric:"credit_recalls_total Recalls of credits from a rank, without repetitions."`
+	Retries    uint64 `metric:"credit_recall_repeats_total Repetitions of recalls."`
+	Controls   uint64 `metric:"credit_controls_total Control messages that grants and recalls needed."`
+	Stale      uint64 `metric:"credit_stale_total Headers and messages of connections that are over."`
+	Violations uint64 `metric:"credit_violations_total Headers and messages that broke the protocol of credits."`
 }
 
 // NewPool returns the account of a pool with all buffers posted.
@@ -69,11 +69,11 @@ func (p *Pool) Open(peer int, epoch uint32, now time.Duration) error {
 // openAt starts the totals somewhere else than at 0, which tests of their wrap-around use.
 func (p *Pool) openAt(peer int, epoch, origin uint32, now time.Duration) error {
 	if peer < 0 || peer >= p.peers.Len() {
-		return fmt.Errorf("flow: open peer %d of %d: no such peer", peer, p.peers.Len())
+		return fmt.Errorf("credit: open peer %d of %d: no such peer", peer, p.peers.Len())
 	}
 	e := p.peers.At(peer)
 	if epoch == 0 || ahead(epoch, e.last) <= 0 {
-		return fmt.Errorf("flow: open connection %d of peer %d after connection %d: numbers grow from 1", epoch, peer, e.last)
+		return fmt.Errorf("credit: open connection %d of peer %d after connection %d: numbers grow from 1", epoch, peer, e.last)
 	}
 	p.Close(peer, now)
 	e.last = epoch

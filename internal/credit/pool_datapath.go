@@ -1,4 +1,4 @@
-package flow
+package credit
 
 import (
 	"fmt"
@@ -171,7 +171,7 @@ func (p *Pool) missing() int { return p.extra + p.replies.bare + p.bare }
 // their credits can be granted anew. More than Arrived and ReplyArrived took is an error.
 func (p *Pool) Reposted(n int, now time.Duration) error {
 	if n < 0 || n > p.missing() {
-		return fmt.Errorf("flow: %d buffers posted again, of %d that messages took: count each once", n, p.missing())
+		return fmt.Errorf("credit: %d buffers posted again, of %d that messages took: count each once", n, p.missing())
 	}
 	k := min(n, p.extra)
 	p.extra -= k

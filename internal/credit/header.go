@@ -1,4 +1,4 @@
-package flow
+package credit
 
 import (
 	"encoding/binary"
@@ -85,7 +85,7 @@ func (h *Header) Encode(dst []byte) int {
 // the form only: Apply of Pool and Sender check the numbers.
 func (h *Header) Decode(src []byte) (int, error) {
 	if len(src) < HeaderSize {
-		return 0, fmt.Errorf("flow: a credit header of %d bytes, it has at least %d", len(src), HeaderSize)
+		return 0, fmt.Errorf("credit: a credit header of %d bytes, it has at least %d", len(src), HeaderSize)
 	}
 	if v := binary.LittleEndian.Uint64(src); !h.DecodeWord(v) {
 		return h.decodeExtended(src)
@@ -112,7 +112,7 @@ func (h *Header) Word() uint64 {
 
 func (h *Header) decodeExtended(src []byte) (int, error) {
 	if len(src) < ExtendedSize {
-		return 0, fmt.Errorf("flow: an extended credit header of %d bytes, it has %d", len(src), ExtendedSize)
+		return 0, fmt.Errorf("credit: an extended credit header of %d bytes, it has %d", len(src), ExtendedSize)
 	}
 	h.Extended = true
 	h.Recall = binary.LittleEndian.Uint32(src[8:])

@@ -1,4 +1,4 @@
-package flow
+package credit
 
 import (
 	"fmt"
@@ -72,11 +72,11 @@ func (c Config) withDefaults(credits int) (Config, error) {
 	}
 	switch {
 	case c.Window < 1 || c.Window > MaxWindow:
-		return c, fmt.Errorf("flow: a window of %d credits: choose from 1 to %d", c.Window, MaxWindow)
+		return c, fmt.Errorf("credit: a window of %d credits: choose from 1 to %d", c.Window, MaxWindow)
 	case c.Initial < 0 || c.Initial > c.Window:
-		return c, fmt.Errorf("flow: %d initial credits: choose from 0 to the window, %d", c.Initial, c.Window)
+		return c, fmt.Errorf("credit: %d initial credits: choose from 0 to the window, %d", c.Initial, c.Window)
 	case c.RecallAfter < 0 || c.Retry < 0:
-		return c, fmt.Errorf("flow: negative time (RecallAfter %v, Retry %v)", c.RecallAfter, c.Retry)
+		return c, fmt.Errorf("credit: negative time (RecallAfter %v, Retry %v)", c.RecallAfter, c.Retry)
 	}
 	c.RecallAfter, c.Retry = min(c.RecallAfter, longest), min(c.Retry, longest)
 	return c, nil
@@ -89,7 +89,7 @@ func (c PoolConfig) withDefaults() (PoolConfig, error) {
 	}
 	const most = 1 << 30 // counters of 32 bits compare right while differences stay below half their range
 	if c.Peers < 1 || c.Credits < 1 || c.Credits > most || c.Replies < 0 || c.Replies > most {
-		return c, fmt.Errorf("flow: a pool of %d credits and %d replies for %d peers: "+
+		return c, fmt.Errorf("credit: a pool of %d credits and %d replies for %d peers: "+
 			"at least one peer and credit, at most 2^30 each",
 			c.Credits, c.Replies, c.Peers)
 	}

@@ -1,4 +1,4 @@
-package flow
+package credit
 
 import (
 	"cmp"
@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ibconduit/conduit/internal/counter"
 	"github.com/ibconduit/conduit/internal/handle/handletest"
 	"github.com/ibconduit/conduit/internal/parttest"
 )
@@ -54,20 +55,10 @@ func (w *world) report(t *testing.T, longest int) {
 	var p PoolStats
 	var s SenderStats
 	for _, r := range w.ranks {
-		ps := r.pool.Stats()
-		p.Arrivals += ps.Arrivals
-		p.Replies += ps.Replies
-		p.Granted += ps.Granted
-		p.Returned += ps.Returned
-		p.Recalls += ps.Recalls
-		p.Retries += ps.Retries
-		p.Reclaimed += ps.Reclaimed
-		p.Stale += ps.Stale
+		p = counter.Add(p, r.pool.Stats())
 		for _, sender := range r.senders {
 			if sender != nil {
-				ss := sender.Stats()
-				s.Dry += ss.Dry
-				s.Asks += ss.Asks
+				s = counter.Add(s, sender.Stats())
 			}
 		}
 	}
