@@ -10,7 +10,7 @@ import (
 	"github.com/ibconduit/conduit/internal/lockrank/errring"
 )
 
-// counters are those of Stats. What each message changes is counted under a lock that is held
+// counters are the numbers of Stats. What each message changes is counted under a lock that is held
 // anyway.
 type counters struct {
 	// Under the endpoint's lock.
@@ -28,7 +28,7 @@ type counters struct {
 	parks, sleeps, stalls, handOvers                   atomic.Uint64
 }
 
-// Stats count from Open on. Check tells which identities hold between them.
+// Stats count from Open on. Check says which identities hold between them.
 type Stats struct {
 	// Of this rank's requests.
 	Calls, Posts  uint64 // sent
@@ -48,7 +48,8 @@ type Stats struct {
 	Panics   uint64 // of handlers
 	Replies  uint64 // replies and failures
 	Broken   uint64 // messages against the protocol
-	Ignored  uint64 // messages of peers that are dead or cut off, and replies that come after the endpoint has ended their calls
+	// messages of peers that are dead or cut off, and replies to calls that have ended
+	Ignored  uint64
 	Notes    uint64 // control messages
 	BadNotes uint64 // of them, against the protocol
 	Copies   uint64 // payloads copied because all spares were in use
@@ -80,7 +81,9 @@ type Stats struct {
 	Posted                                 uint64 // receive buffers given back; some of them are posted later
 	Closed                                 uint64 // peers dead or cut off
 
-	Lent, Handling, Prepared int // receive buffers with handlers, requests whose handlers have not ended, send buffers with the program
+	// receive buffers with handlers, requests with handlers that have not ended, send buffers with the
+	// program
+	Lent, Handling, Prepared int
 	Large                    LargeStats
 	Pool                     flow.PoolStats
 	Network                  fabric.EndpointStats
@@ -136,17 +139,23 @@ func (l *Endpoint) Stats() Stats {
 		Replied: c.replied, Failed: c.failed, Dead: c.dead, Ended: c.ended, Late: c.late, Written: c.written,
 		Requests: c.requests, Replies: c.replies, Pinged: c.pinged, Ignored: c.ignored, Broken: c.broken,
 		Wanted: c.wanted, Copies: c.copies, Posted: c.posted, Polls: c.polls, Local: c.local,
-		Handled: c.handled.Load(), Refused: c.refused.Load(), Panics: c.panics.Load(), Nowhere: c.nowhere.Load(), Unwanted: c.unwanted.Load(),
-		Notes: c.notes.Load(), BadNotes: c.badNotes.Load(), Controls: c.controls.Load(), Queued: c.queued.Load(), Expired: c.expired.Load(),
+		Handled: c.handled.Load(), Refused: c.refused.Load(), Panics: c.panics.Load(), Nowhere: c.nowhere.Load(),
+		Unwanted: c.unwanted.Load(),
+		Notes:    c.notes.Load(), BadNotes: c.badNotes.Load(), Controls: c.controls.Load(), Queued: c.queued.Load(),
+		Expired:  c.expired.Load(),
 		NoCredit: c.noCredit.Load(), NoBuffer: c.noBuffer.Load(), NoReply: c.noReply.Load(), QueueFull: c.queueFull.Load(),
-		Waits: c.waits, Parks: c.parks.Load(), Sleeps: c.sleeps.Load(), Stalls: c.stalls.Load(), HandOvers: c.handOvers.Load(),
-		Closed: c.closed.Load(), Lent: l.core.lent, Prepared: l.core.acquirer.prepared, Large: c.large, Pool: l.core.pool.Stats(), Network: port,
+		Waits: c.waits, Parks: c.parks.Load(), Sleeps: c.sleeps.Load(), Stalls: c.stalls.Load(),
+		HandOvers: c.handOvers.Load(),
+		Closed:    c.closed.Load(), Lent: l.core.lent, Prepared: l.core.acquirer.prepared, Large: c.large,
+		Pool: l.core.pool.Stats(), Network: port,
 	}
 	s.Handling = int(s.Requests - s.Handled - s.Refused)
 	s.Arrived = s.Requests + s.Replies + s.Pinged + s.Broken + s.Ignored + s.Large.StepsArrived - s.Local
 	g := &s.Large
-	g.InFlight, g.Held = int(g.Announced-g.Sent-g.Refused-g.Withdrawn-g.Ended), int(g.Offered-g.Delivered-g.Declined-g.Cancelled)
-	s.CallsInFlight, s.WritesInFlight, s.Unsent = l.core.calls.awaits-l.core.calls.grants, l.core.calls.writes, len(l.core.late)
+	g.InFlight, g.Held = int(g.Announced-g.Sent-g.Refused-g.Withdrawn-g.Ended),
+		int(g.Offered-g.Delivered-g.Declined-g.Cancelled)
+	s.CallsInFlight, s.WritesInFlight, s.Unsent = l.core.calls.awaits-l.core.calls.grants, l.core.calls.writes,
+		len(l.core.late)
 	s.Owed = int(s.Wanted - s.Answered - s.Nowhere - uint64(len(l.core.late)))
 	return s
 }
@@ -178,7 +187,8 @@ func (s *Stats) Check() error {
 		rule      string
 		got, want uint64
 	}{
-		{"calls = replied + failed + dead + ended + in flight", s.Replied + s.Failed + s.Dead + s.Ended + uint64(s.CallsInFlight), s.Calls},
+		{"calls = replied + failed + dead + ended + in flight",
+			s.Replied + s.Failed + s.Dead + s.Ended + uint64(s.CallsInFlight), s.Calls},
 		{"requests = handled + refused", s.Handled + s.Refused, s.Requests},
 		{"replies = calls replied + failed", s.Replied + s.Failed, s.Replies},
 		{"messages arrived = receive buffers given back + lent", s.Posted + uint64(s.Lent), s.Arrived},
@@ -203,6 +213,6 @@ func (s *Stats) Check() error {
 // time since the network was opened.
 type ErrorEntry = errring.Entry
 
-// Errors are the last errors of the endpoint that this rank's callers were not told, at most 1024,
+// Errors are the last errors of the endpoint that no caller of this rank got, at most 1024,
 // the oldest first: what arrived broken, handlers that panicked here, peers that died.
 func (l *Endpoint) Errors() []ErrorEntry { return l.core.ring.Snapshot() }
