@@ -222,8 +222,8 @@ func differences(ours, theirs header) (bad []string) {
 	return bad
 }
 
-// sharedStructs are the structs of Go that the C library reads and writes, with the names that it has
-// for their fields.
+// sharedStructs are the structs of Go that the C library reads and writes, with its names of their
+// fields.
 var sharedStructs = []struct {
 	goes  any
 	name  string

@@ -135,8 +135,8 @@ type transition struct {
 }
 
 // transitions is the table of IBTA 1.4 vol. 1 §11.2.5.2 (table 91) as man ibv_modify_qp and the
-// kernel's qp_state_table (drivers/infiniband/core/verbs.c) give it, without alternate paths and SQD.
-// Any state may also go to RESET and to ERR, with no attribute but the state.
+// kernel's qp_state_table (drivers/infiniband/core/verbs.c) give it, without alternate paths and
+// SQD. Any state may also go to RESET and to ERR, with no attribute but the state.
 var transitions = map[[2]QPState]map[QPType]transition{
 	{StateReset, StateInit}: {
 		UD: {required: AttrPKeyIndex | AttrPort | AttrQKey},
