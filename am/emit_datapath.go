@@ -167,8 +167,7 @@ func (e *emitter) sendHead(p *peer, b *fabric.SendBuf, payload []byte, args []ui
 func (e *emitter) enterCallLocked(p *peer, w *waiter, n need, keep []byte, now time.Duration) uint64 {
 	c := e.core
 	token := c.calls.add(w, p.rank, n, keep, now)
-	// the leader may sleep since before, when no reply was awaited
-	if n&needReply != 0 && c.pingDue == 0 && c.cfg.PingAfter > 0 {
+	if n&needReply != 0 && c.pingDue == 0 && c.cfg.PingAfter > 0 { // the leader may sleep since before
 		c.pingDue = now + c.cfg.PingAfter
 		e.armFrom(now, c.pingDue)
 	}
