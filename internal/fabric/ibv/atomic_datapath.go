@@ -32,7 +32,10 @@ func (l *lane) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uin
 	if q == nil || !direct || (off|q.base)%8 != 0 || !l.set.net.atomics {
 		var err error
 		if q, err = l.checkTarget(a.Op.String(), peer, off, a.Type.Size()); err == nil {
-			err = l.set.checkAtomic(peer, off, &a)
+			err = a.Check(peer, off, q.size)
+		}
+		if err == nil {
+			err = l.set.net.checkAtomics(a.Op.String(), peer)
 		}
 		if err != nil {
 			return 0, fabric.Done, err
@@ -50,18 +53,15 @@ func (l *lane) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uin
 	return e.lastOld, h, err
 }
 
-// checkAtomic returns the fault of an operation, if it has one. The rank may be down.
-func (e *queueSet) checkAtomic(rank int, off uint64, a *fabric.Atomic) error {
-	op := a.Op.String()
-	err := a.Check(rank, off, e.net.peers[rank].size)
-	switch {
-	case err != nil:
-	case e.net.peers[rank].base%8 != 0:
-		err = fmt.Errorf("ibv: %s: the segment of rank %d does not begin at a multiple of 8 bytes", op, rank)
-	case !e.net.atomics:
-		err = fmt.Errorf("ibv: %s: device %s has no atomics: %w", op, e.net.dev.Name(), verbs.ErrNotSupported)
+// checkAtomics returns why there are no atomics on a rank.
+func (n *Network) checkAtomics(op string, rank int) error {
+	if n.peers[rank].base%8 != 0 {
+		return fmt.Errorf("ibv: %s: the segment of rank %d does not begin at a multiple of 8 bytes", op, rank)
 	}
-	return err
+	if !n.atomics {
+		return fmt.Errorf("ibv: %s: device %s has no atomics: %w", op, n.dev.Name(), verbs.ErrNotSupported)
+	}
+	return nil
 }
 
 // atomic starts an operation. It has a record if its old value is wanted, or it is a loop of

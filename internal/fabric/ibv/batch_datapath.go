@@ -4,7 +4,6 @@ package ibv
 
 import (
 	"encoding/binary"
-	"fmt"
 	"time"
 
 	"github.com/ibconduit/conduit/internal/fabric"
@@ -49,16 +48,15 @@ func (l *lane) Post(b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error
 	if e == nil {
 		return errClosed("post")
 	}
-	if e.downSeen != e.net.downSeq.Load() {
+	if e.downSeen != e.net.deaths.Len() {
 		e.noticeDowns()
 	}
-	if err := l.set.checkBatch(b, q); err != nil {
+	if err := e.checkBatch(b, q); err != nil {
 		return err
 	}
 	e.batch.on = true
 	signed, rung := e.tx.signed, e.counters.Doorbells
-	pieces, first := b.Pieces(), 0
-	for _, g := range b.Groups() {
+	for g, pieces := range b.All() {
 		o := none
 		if !g.Implicit {
 			o = e.ops.add(none, 1) // a part for the staging
@@ -66,13 +64,11 @@ func (l *lane) Post(b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error
 			p.group, p.tag, p.told = true, g.Tag, q
 			q.Expect()
 		}
-		l.stage(pieces[first:g.End], o)
-		first = g.End
+		l.stage(pieces, o)
 		if o != none {
 			e.endPart(o, 0, nil)
 		}
 	}
-	l.stage(pieces[first:], none)
 	e.batch.on, e.batch.piece = false, nil
 	want, budget := 0, time.Duration(0)
 	switch {
@@ -92,25 +88,13 @@ func (l *lane) Post(b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error
 
 // checkBatch refuses a batch that is wrong whatever happens to the peers.
 func (e *queueSet) checkBatch(b *fabric.Batch, told *fabric.Completions) error {
-	if err := b.Check(told); err != nil {
-		return fmt.Errorf("ibv: %w", err)
+	if err := fabric.CheckBatch(e.net, b, told); err != nil {
+		return err
 	}
 	pieces := b.Pieces()
 	for i := range pieces {
-		p := &pieces[i]
-		if _, err := e.served(p.Op(), p.Peer); err != nil {
-			return err
-		}
-		if err := fabric.CheckRange(p.Op(), p.Peer, p.Off, p.Len(), e.net.peers[p.Peer].size); err != nil {
-			return err
-		}
-		if p.Memory != nil {
-			if err := p.Memory.Check(e.net); err != nil {
-				return fmt.Errorf("ibv: %s: %w", p.Op(), err)
-			}
-		}
-		if p.Kind == fabric.KindAtomic {
-			if err := e.checkAtomic(p.Peer, p.Off, &p.Atomic); err != nil {
+		if p := &pieces[i]; p.Kind == fabric.KindAtomic {
+			if err := e.net.checkAtomics(p.Op(), p.Peer); err != nil {
 				return err
 			}
 		}
@@ -126,7 +110,7 @@ func (l *lane) stage(pieces []fabric.Piece, group int32) {
 		p := &pieces[i]
 		q, err := e.queueTo(p)
 		if err != nil {
-			e.failPiece(group, &fabric.OpError{Op: p.Op(), Rank: p.Peer, Off: p.Off, Len: p.Len(), Err: err})
+			e.failPiece(group, p.Failed(err))
 			continue
 		}
 		if b.merged.last != nil && b.merged.queue != q {
@@ -138,7 +122,7 @@ func (l *lane) stage(pieces []fabric.Piece, group int32) {
 		b.piece = p
 		b.more = group != none && i+1 < len(pieces) && pieces[i+1].Peer == p.Peer
 		if err := l.stagePiece(q, p); err != nil {
-			e.failPiece(group, &fabric.OpError{Op: p.Op(), Rank: p.Peer, Off: p.Off, Len: p.Len(), Err: err})
+			e.failPiece(group, p.Failed(err))
 		}
 	}
 	b.endMerged(true)
@@ -162,25 +146,21 @@ func (e *queueSet) queueTo(p *fabric.Piece) (*sendQueue, error) {
 // stagePiece stages one. An error means that the piece was not posted to its end.
 func (l *lane) stagePiece(q *sendQueue, p *fabric.Piece) error {
 	e := l.set
+	n, what := uint64(len(p.Buf)), kindPut
+	e.counters.Start(p.Kind, n)
 	if p.Kind == fabric.KindAtomic {
 		e.batch.endMerged(false)
 		f := fabric.Flag(0)
 		if e.batch.group == none && p.Buf == nil && offloaded(&p.Atomic) {
 			f = fabric.Implicit
 		}
-		e.counters.Atomics++
 		_, err := l.atomic(q, p.Off, &p.Atomic, f)
 		return err
 	}
-	c, n, what := e.counters, uint64(len(p.Buf)), kindPut
-	if p.Kind == fabric.KindPut {
-		c.Puts++
-		c.PutBytes += n
-	} else {
+	if p.Kind == fabric.KindGet {
 		what = kindGet
-		c.Gets++
-		c.GetBytes += n
 	}
+	c := e.counters
 	if n == 0 {
 		c.Completed++
 		return nil

@@ -174,7 +174,7 @@ func (c *connector) turn() int {
 	for i := range in {
 		c.answer(&in[i])
 	}
-	if seen := c.n.downSeq.Load(); seen != c.downSeen {
+	if seen := c.n.deaths.Len(); seen != c.downSeen {
 		c.downSeen = seen
 		c.dropDead()
 	}
@@ -256,7 +256,7 @@ func (c *connector) send(to uint32, lane uint16, d datagram) {
 // answer deals with a datagram.
 func (c *connector) answer(d *datagram) {
 	at := laneOf{d.from, d.endpoint &^ laneBit}
-	if _, down := c.n.downs.Load(int(d.from)); down {
+	if c.n.deaths.Cause(int(d.from)) != nil {
 		c.dropped.Add(1)
 		return
 	}
@@ -340,7 +340,7 @@ func (c *connector) drop(at laneOf) error {
 // dropDead closes the targets of ranks that are down.
 func (c *connector) dropDead() {
 	for at := range c.targets {
-		if _, down := c.n.downs.Load(int(at.rank)); down {
+		if c.n.deaths.Cause(int(at.rank)) != nil {
 			if err := c.drop(at); err != nil {
 				c.n.log.Warn("ibv: queue pair of a lane of a rank that is down", "rank", at.rank, "err", err)
 			}

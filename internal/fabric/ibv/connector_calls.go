@@ -8,8 +8,6 @@ import (
 	"math/rand/v2"
 	"syscall"
 	"time"
-
-	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // call is a request for a connection, or the word that one is closed, which is repeated until the
@@ -70,9 +68,9 @@ func (c *connector) connect(ctx context.Context, op string, lane, rank int, qpn,
 			c.n.found(rank, fmt.Errorf("ibv: rank %d left requests for a connection unanswered for %v "+
 				"(Config.ConnectTimeout): is its process stopped, or its host out of reach?", rank, c.n.cfg.ConnectTimeout))
 		}
-		if cause, down := c.n.downs.Load(rank); down {
+		if err := c.n.deaths.Err(op, rank); err != nil {
 			c.hangUp(lane, rank, x.epoch)
-			return link{}, &fabric.PeerDownError{Rank: rank, Op: op, Cause: cause.(error)}
+			return link{}, err
 		}
 		return link{x.epoch, a.qpn, a.psn}, a.err
 	}
@@ -84,7 +82,7 @@ func (c *connector) hangUp(lane, rank int, epoch uint32) {
 	c.mu.Lock()
 	delete(c.made, epoch)
 	delete(c.calls, epoch)
-	if _, down := c.n.downs.Load(rank); c.lost == nil && !down {
+	if c.lost == nil && c.n.deaths.Cause(rank) == nil {
 		c.calls[epoch] = &call{datagram: datagram{kind: dgClose, epoch: epoch}, rank: uint32(rank),
 			lane: uint16(lane), since: time.Now()}
 	}
@@ -143,9 +141,8 @@ func (c *connector) sendDue(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, x := range c.calls {
-		_, down := c.n.downs.Load(int(x.rank))
 		switch {
-		case down:
+		case c.n.deaths.Cause(int(x.rank)) != nil:
 			c.endLocked(x, answer{})
 		case now.Sub(x.since) >= c.n.cfg.ConnectTimeout:
 			err := x.trouble

@@ -53,7 +53,7 @@ type endpoint struct {
 
 	woken  atomic.Bool
 	cancel atomic.Pointer[context.CancelFunc] // of the Wait in progress
-	alarms alarms
+	alarms fabric.Alarms
 	rnr    rnrCounter
 }
 
@@ -62,9 +62,10 @@ type core struct {
 	n      *Network
 	num    int
 	cfg    fabric.EndpointConfig
-	origin time.Time  // of its clock
-	events eventQueue // the poller's
-	count  messageCounters
+	origin time.Time            // of its clock
+	events eventQueue           // the poller's
+	count  fabric.EndpointStats // with mu; polled is its Polls
+	polled atomic.Uint64
 	look   atomic.Bool // something waits for the poller, which else polls without mu
 }
 
@@ -94,27 +95,10 @@ func newLayout(cfg fabric.EndpointConfig) (l layout) {
 	return l
 }
 
-// messageCounters are the counters of Stats. Those that each message changes change under mu.
-type messageCounters struct {
-	sends, sendBytes, arrivals, arrivalBytes uint64
-	writes, writeBytes, doorbells            uint64
-
-	polls, notes, notesArrived, notesDropped   atomic.Uint64
-	connects, accepts, handshakes, disconnects atomic.Uint64
-}
-
 // NewEndpoint opens an endpoint. Connect must have returned.
 func (n *Network) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
-	limits := n.MessageLimits()
-	switch {
-	case i < 0 || i >= limits.Endpoints:
-		return nil, fmt.Errorf("ibv: no endpoint %d (they are 0 to %d, see MessageConfig.Endpoints)", i, limits.Endpoints-1)
-	case cfg.Slots < 1 || cfg.Slots > limits.MaxSlots || cfg.SlotSize < 1 || cfg.SlotSize > limits.MaxMessage:
-		return nil, fmt.Errorf("ibv: an endpoint has 1 to %d slots of 1 to %d bytes, not %d of %d",
-			limits.MaxSlots, limits.MaxMessage, cfg.Slots, cfg.SlotSize)
-	case cfg.Sends < 1 || cfg.Sends > limits.MaxSlots || cfg.Reserved < 0 || cfg.Reserved >= cfg.Sends:
-		return nil, fmt.Errorf("ibv: an endpoint has 1 to %d send buffers and reserves fewer than all, not %d and %d",
-			limits.MaxSlots, cfg.Sends, cfg.Reserved)
+	if err := n.MessageLimits().Check(i, cfg); err != nil {
+		return nil, fmt.Errorf("ibv: %w", err)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -180,7 +164,7 @@ func (p *endpoint) build() (err error) {
 	p.rnr.begin(n.dev.Name(), n.port.Port)
 	if n.cfg.Messages.Eager {
 		for r := n.cfg.Rank + 1; r < n.cfg.Size; r++ { // of each pair the lower one asks
-			if n.served(r) == nil {
+			if n.peers[r].served() {
 				p.conns.want(int32(r))
 			}
 		}
@@ -196,7 +180,8 @@ func (p *endpoint) assemble() (err error) {
 	out, d, c := &p.out, &p.datagrams, &p.conns
 	out.tx.wake = p.Wake
 	out.core, out.lkey, out.inline = &p.core, lkey, min(n.inline, p.cfg.SlotSize) // what Connect found
-	out.bufs.init(p.cfg, p.mem[l.send:l.in], l.stride)
+	out.sends, out.stride = p.mem[l.send:l.in], l.stride
+	out.bufs.Open(p.cfg)
 	d.n, d.num, d.tx, d.lkey, d.inMem, d.outMem = n, p.num, &out.tx, lkey, p.mem[l.in:l.out], p.mem[l.out:]
 	d.room = func() bool {
 		out.ringIfFull()
@@ -211,35 +196,13 @@ func (p *endpoint) assemble() (err error) {
 	return p.slots.init(p.cfg, p.mem[:l.send], l.stride, lkey)
 }
 
-// served returns why there are no messages to a rank, without regard to its death.
-func (n *Network) served(rank int) error {
-	if uint(rank) >= uint(n.cfg.Size) || !n.peers[rank].served() {
-		return &fabric.RankError{Op: "message", Rank: rank, Size: n.cfg.Size}
-	}
-	return nil
-}
-
-// checkWrite returns why a write goes to no memory of a rank.
-func (n *Network) checkWrite(rank int, w *fabric.Write) error {
-	if err := n.served(rank); err != nil {
-		return err
-	}
-	return fabric.CheckRange("write", rank, w.Off, uint64(len(w.Src)), n.peers[rank].size)
-}
-
 // reachable returns why nothing can be sent to a rank. The endpoint's mu is held, so that nothing
 // is queued behind the end of a peer.
 func (n *Network) reachable(op string, rank int) error {
-	if err := n.served(rank); err != nil {
+	if err := fabric.CheckServed(n, op, rank); err != nil {
 		return err
 	}
-	if n.downSeq.Load() == 0 {
-		return nil
-	}
-	if cause, down := n.downs.Load(rank); down {
-		return &fabric.PeerDownError{Rank: rank, Op: op, Cause: cause.(error)}
-	}
-	return nil
+	return n.deaths.Err(op, rank)
 }
 
 func (p *endpoint) errClosed(op string) error {
@@ -291,19 +254,12 @@ func (p *endpoint) Stats() fabric.EndpointStats {
 	rnr := p.rnr.read()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c := &p.count
-	unconfirmed := 0
+	s := p.count
 	for i := range p.out.all {
-		unconfirmed += p.out.all[i].unconfirmed()
+		s.Unconfirmed += p.out.all[i].unconfirmed()
 	}
-	return fabric.EndpointStats{
-		Sends: c.sends, SendBytes: c.sendBytes, Arrivals: c.arrivals, ArrivalBytes: c.arrivalBytes,
-		Notes: c.notes.Load(), NotesArrived: c.notesArrived.Load(), NotesDropped: c.notesDropped.Load(),
-		Writes: c.writes, WriteBytes: c.writeBytes, Doorbells: c.doorbells, Polls: c.polls.Load(),
-		Connects: c.connects.Load(), Accepts: c.accepts.Load(), Handshakes: c.handshakes.Load(),
-		Disconnects: c.disconnects.Load(),
-		RNR:         rnr, Posted: p.slots.count, FreeSends: len(p.out.bufs.free), Unconfirmed: unconfirmed,
-	}
+	s.Polls, s.RNR, s.Posted, s.FreeSends = p.polled.Load(), rnr, p.slots.count, p.out.bufs.Left()
+	return s
 }
 
 // Close ends the endpoint. Peers find it silent.

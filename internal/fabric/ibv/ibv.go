@@ -11,7 +11,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -97,9 +96,7 @@ type Network struct {
 	near  neighbors
 	peers []remote // by rank, from Connect on
 
-	reports sync.Mutex    // one call of OnDown after the other, before the rank counts as down
-	downSeq atomic.Uint32 // how many ranks are down
-	downs   sync.Map      // rank (int) -> cause (error)
+	deaths fabric.Deaths
 
 	connector    connector
 	listeners    []listener // by endpoint
@@ -117,7 +114,10 @@ type Network struct {
 	closed bool
 }
 
-var _ fabric.Messenger = (*Network)(nil)
+var (
+	_ fabric.Messenger = (*Network)(nil)
+	_ fabric.Peers     = (*Network)(nil)
+)
 
 // New opens the device and registers the segment.
 func New(cfg Config) (*Network, error) {
@@ -278,6 +278,17 @@ func (n *Network) atomicAccess() verbs.Access {
 // Name is "ibv".
 func (n *Network) Name() string { return "ibv" }
 
+// Size is the number of ranks of the job.
+func (n *Network) Size() int { return n.cfg.Size }
+
+// SegmentSize is the size of the segment of a rank that is served, from Connect on.
+func (n *Network) SegmentSize(rank int) (size uint64, served bool) {
+	if uint(rank) >= uint(len(n.peers)) || !n.peers[rank].served() {
+		return 0, false
+	}
+	return n.peers[rank].size, true
+}
+
 // Device is the name of the verbs device.
 func (n *Network) Device() string { return n.dev.Name() }
 
@@ -378,29 +389,20 @@ func (n *Network) giveBack(e *queueSet) {
 
 // PeerDown makes operations to a rank fail, on every lane.
 func (n *Network) PeerDown(rank int, cause error) {
-	if rank < 0 || rank >= n.cfg.Size {
+	if rank < 0 || rank >= n.cfg.Size || !n.deaths.Add(rank, cause) {
 		return
 	}
-	if cause == nil {
-		cause = errors.New("no cause was given")
-	}
-	if _, known := n.downs.LoadOrStore(rank, cause); known {
-		return
-	}
-	n.downSeq.Add(1)
 	n.wakeEndpoints()
 	n.connector.wake()
 }
 
-// found records a peer's death that a lane or an endpoint noticed. OnDown is called before any
-// operation fails: by then the rest of the program knows of it.
+// found is PeerDown for a death that a lane or an endpoint noticed.
 func (n *Network) found(rank int, cause error) {
-	n.reports.Lock()
-	defer n.reports.Unlock()
-	if _, known := n.downs.Load(rank); !known && n.cfg.OnDown != nil && rank != n.cfg.Rank {
-		n.cfg.OnDown(rank, cause)
+	report := n.cfg.OnDown
+	if rank == n.cfg.Rank {
+		report = nil
 	}
-	n.PeerDown(rank, cause)
+	n.deaths.Report(n, rank, cause, report)
 }
 
 // Close closes everything. It fails with fabric.ErrBusy while lanes or endpoints are open.

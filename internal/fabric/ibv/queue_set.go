@@ -160,14 +160,6 @@ func (e *queueSet) drainPeer(q *sendQueue) error {
 	return nil
 }
 
-// served returns the queue to a peer, which may be down; nil where the lane is not connected to it.
-func (e *queueSet) served(op string, peer int) (*sendQueue, error) {
-	if uint(peer) >= uint(len(e.queues)) || !e.net.peers[peer].served() {
-		return nil, &fabric.RankError{Op: op, Rank: peer, Size: len(e.queues)}
-	}
-	return e.queues[peer], nil
-}
-
 func (e *queueSet) unbuild() error {
 	err := errors.Join(closed(e.tx.bell), closed(e.tx.chain), closed(e.slabMR))
 	if e.slab.mem != nil {

@@ -60,7 +60,7 @@ type pacer struct{ since time.Time }
 // pause is called after a polling budget without completions: it gives way, and parks once that has
 // gone on for a while.
 func (e *queueSet) pause(ctx context.Context, p *pacer) error {
-	if e.downSeen != e.net.downSeq.Load() {
+	if e.downSeen != e.net.deaths.Len() {
 		e.noticeDowns()
 	}
 	if err := ctx.Err(); err != nil {
@@ -178,12 +178,12 @@ func (e *queueSet) ended(q *sendQueue, i int32, err error) {
 	}
 	switch {
 	case w.op == none:
-		e.countDone(w.pieces, err)
+		e.counters.End(w.pieces, err)
 		if w.pieces > 0 && err != nil {
 			e.failed.Add(w.failure(q, err))
 		}
 	case e.ops.all[w.op].group:
-		e.countDone(w.pieces, err)
+		e.counters.End(w.pieces, err)
 		if err != nil {
 			err = w.failure(q, err)
 		}
@@ -246,20 +246,12 @@ func (e *queueSet) endPart(o int32, old uint64, err error) {
 	if p.loop {
 		e.loops.n--
 	}
-	e.countDone(1, p.err)
+	e.counters.End(1, p.err)
 	switch {
 	case p.piece:
 		e.endPiece(o)
 	case p.abandoned:
 		e.ops.release(o)
-	}
-}
-
-func (e *queueSet) countDone(n int32, err error) {
-	if err != nil {
-		e.counters.Errors += uint64(n)
-	} else {
-		e.counters.Completed += uint64(n)
 	}
 }
 
@@ -349,12 +341,11 @@ func (e *queueSet) lose(err error) error {
 
 // noticeDowns ends the send queues to ranks that were found down elsewhere.
 func (e *queueSet) noticeDowns() {
-	e.downSeen = e.net.downSeq.Load()
-	e.net.downs.Range(func(rank, cause any) bool {
-		if q := e.queues[rank.(int)]; q != nil {
-			e.tx.fail(q, cause.(error))
+	e.downSeen = e.net.deaths.Len()
+	e.net.deaths.Each(func(rank int, cause error) {
+		if q := e.queues[rank]; q != nil {
+			e.tx.fail(q, cause)
 		}
-		return true
 	})
 	_, _ = e.progress(0, 0) // operations have the error
 }

@@ -14,7 +14,7 @@ import (
 // has more to say.
 func (l *lane) target(peer int, off, n uint64) *sendQueue {
 	e := l.set
-	if e != nil && uint(peer) < uint(len(e.queues)) && e.downSeen == e.net.downSeq.Load() {
+	if e != nil && uint(peer) < uint(len(e.queues)) && e.downSeen == e.net.deaths.Len() {
 		if q := e.queues[peer]; q != nil && n <= q.size && off <= q.size-n && q.err == nil {
 			q.used = e.rings
 			return q
@@ -30,13 +30,10 @@ func (l *lane) checkTarget(op string, peer int, off, n uint64) (*sendQueue, erro
 	if e == nil {
 		return nil, errClosed(op)
 	}
-	if uint(peer) >= uint(len(e.queues)) || !e.net.peers[peer].served() {
-		return nil, &fabric.RankError{Op: op, Rank: peer, Size: len(e.queues)}
-	}
-	if err := fabric.CheckRange(op, peer, off, n, e.net.peers[peer].size); err != nil {
+	if err := fabric.CheckTarget(e.net, op, peer, off, n); err != nil {
 		return nil, err
 	}
-	if e.downSeen != e.net.downSeq.Load() {
+	if e.downSeen != e.net.deaths.Len() {
 		e.noticeDowns()
 	}
 	q := e.queues[peer]

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/ibconduit/conduit/internal/handle"
 	"github.com/ibconduit/conduit/internal/offheap"
 	"github.com/ibconduit/conduit/internal/owner"
+	"github.com/ibconduit/conduit/internal/queue"
 )
 
 // What endpoints can do.
@@ -53,9 +53,9 @@ type endpoint struct {
 	sends   sendBufs
 
 	mu     sync.Mutex
-	queue  fifo[entry] // events that no message brings
-	queued []*link     // the links that stuck counts
-	notes  []int32     // free note buffers
+	queue  queue.Ring[entry] // events that no message brings
+	queued []*link           // the links that stuck counts
+	notes  []int32           // free note buffers
 	memory [][maxNote]byte
 	sleeper
 
@@ -92,16 +92,10 @@ func (n *Network) MessageLimits() fabric.MessageLimits {
 
 // NewEndpoint opens an endpoint. Each number can be opened once.
 func (n *Network) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
-	switch {
-	case i < 0 || i >= maxEndpoints:
-		return nil, fmt.Errorf("shm: no endpoint %d (endpoints are 0 to %d)", i, maxEndpoints-1)
-	case cfg.Slots < 1 || cfg.Slots > maxSlots || cfg.SlotSize < 1 || cfg.SlotSize > maxMessage:
-		return nil, fmt.Errorf("shm: an endpoint has 1 to %d slots of 1 to %d bytes, not %d of %d",
-			maxSlots, maxMessage, cfg.Slots, cfg.SlotSize)
-	case cfg.Sends < 1 || cfg.Sends > maxSlots || cfg.Reserved < 0 || cfg.Reserved >= cfg.Sends:
-		return nil, fmt.Errorf("shm: an endpoint has 1 to %d send buffers and reserves fewer than all, not %d and %d",
-			maxSlots, cfg.Sends, cfg.Reserved)
-	case n.cfg.Size > maxRank:
+	if err := n.MessageLimits().Check(i, cfg); err != nil {
+		return nil, fmt.Errorf("shm: %w", err)
+	}
+	if n.cfg.Size > maxRank {
 		return nil, fmt.Errorf("shm: endpoints serve at most %d ranks", maxRank)
 	}
 	ep, err := newEndpoint(n, i, cfg)
@@ -161,10 +155,12 @@ func (n *Network) register(ep *endpoint) ([]handshake, error) {
 // eachEndpoint calls f for every endpoint that was opened.
 func (n *Network) eachEndpoint(f func(ep *endpoint)) {
 	n.endpointMu.Lock()
-	all := slices.DeleteFunc(slices.Clone(n.endpoints[:]), func(ep *endpoint) bool { return ep == nil })
+	all := n.endpoints
 	n.endpointMu.Unlock()
 	for _, ep := range all {
-		f(ep)
+		if ep != nil {
+			f(ep)
+		}
 	}
 }
 
@@ -181,13 +177,7 @@ func (ep *endpoint) sendable(op string, peer int) error {
 	if err := ep.usable(op); err != nil {
 		return err
 	}
-	if uint(peer) >= uint(len(ep.links)) || ep.n.targets[peer].state.Load() == absent {
-		return &fabric.RankError{Op: op, Rank: peer, Size: len(ep.links)}
-	}
-	if ep.n.targets[peer].state.Load() == down {
-		return &fabric.PeerDownError{Rank: peer, Op: op, Cause: *ep.n.peers[peer].cause.Load()}
-	}
-	return nil
+	return ep.n.checkAlive(op, peer)
 }
 
 // link is the one with a peer, made when it is first needed.
@@ -207,7 +197,7 @@ func (ep *endpoint) push(e entry) {
 }
 
 func (ep *endpoint) pushLocked(e entry) {
-	ep.queue.push(e)
+	ep.queue.Push(e)
 	ep.attention.Add(1)
 	ep.wakeIfAsleep()
 }
@@ -239,9 +229,7 @@ func (ep *endpoint) Stats() fabric.EndpointStats {
 	s.Polls, s.Arrivals, s.ArrivalBytes = atomic.LoadUint64(&ep.count.polls), atomic.LoadUint64(&ep.count.arrivals),
 		atomic.LoadUint64(&ep.count.bytes)
 	ep.receive.mu.Unlock()
-	ep.sends.mu.Lock()
-	s.FreeSends = len(ep.sends.free)
-	ep.sends.mu.Unlock()
+	s.FreeSends = ep.sends.left()
 	return s
 }
 
@@ -281,9 +269,9 @@ func (ep *endpoint) free() error {
 	ep.freeIt()
 	ep.receive.mu.Unlock()
 	ep.mu.Lock()
-	ep.queue = fifo[entry]{}
+	ep.queue = queue.Ring[entry]{}
 	ep.mu.Unlock()
-	ep.sleeper.clear()
+	ep.alarms.Clear()
 	ep.tracked.Close()
 	return errors.Join(errs...)
 }

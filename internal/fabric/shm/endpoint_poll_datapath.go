@@ -243,11 +243,11 @@ func (ep *endpoint) takeQueuedLocked(events []fabric.Event) (n int, err error) {
 	}
 	for n < len(events) {
 		ep.mu.Lock()
-		if ep.queue.n == 0 {
+		if ep.queue.Len() == 0 {
 			ep.mu.Unlock()
 			break
 		}
-		e := ep.queue.pop()
+		e := ep.queue.Pop()
 		ep.mu.Unlock()
 		ep.attention.Add(-1)
 		if ep.deliveredLocked(&e) {
@@ -263,7 +263,7 @@ func (ep *endpoint) takeQueuedLocked(events []fabric.Event) (n int, err error) {
 func (ep *endpoint) deliveredLocked(e *entry) bool {
 	switch e.Kind {
 	case fabric.Sent:
-		ep.sends.put(e.buf)
+		ep.sends.free(e.buf)
 		return true
 	case fabric.NoteArrived:
 		ep.lent = append(ep.lent, e.note)

@@ -129,7 +129,7 @@ func (l *lane) Register(mem []byte) (*fabric.Memory, error) {
 	if err := l.usable("register"); err != nil {
 		return nil, err
 	}
-	return fabric.NewMemory(l.net, mem, 0, func() error { return nil }), nil
+	return fabric.NewMemory(l.net, mem, 0, nil), nil
 }
 
 // WaitWord spins, then yields, then sleeps; see internal/spin.
@@ -153,25 +153,13 @@ func (l *lane) Mapped(peer int) []byte {
 	return sliceAt(p, l.targets[peer].size)
 }
 
-// served is nil for a rank that the network serves, dead or not.
-func (l *lane) served(op string, peer int) error {
+// refuse is why an operation cannot be done, the slow half of address.
+func (l *lane) refuse(op string, peer int, off, n uint64) error {
 	if err := l.usable(op); err != nil {
 		return err
 	}
-	if uint(peer) >= uint(len(l.targets)) || l.targets[peer].state.Load() == absent {
-		return &fabric.RankError{Op: op, Rank: peer, Size: len(l.targets)}
-	}
-	return nil
-}
-
-// refuse is why an operation cannot be done, the slow half of address.
-func (l *lane) refuse(op string, peer int, off, n uint64) error {
-	if err := l.served(op, peer); err != nil {
+	if err := l.net.checkAlive(op, peer); err != nil {
 		return err
 	}
-	t := &l.targets[peer]
-	if t.state.Load() == down {
-		return &fabric.PeerDownError{Rank: peer, Op: op, Cause: *l.net.peers[peer].cause.Load()}
-	}
-	return fabric.CheckRange(op, peer, off, n, t.size)
+	return fabric.CheckTarget(l.net, op, peer, off, n)
 }

@@ -60,7 +60,7 @@ type Network struct {
 	release  []func()           // gives all counters back
 	listener *net.UnixListener
 
-	reporting sync.Mutex // OnDown is called for one death after the other, before operations fail
+	deaths fabric.Deaths
 
 	endpointMu sync.Mutex
 	endpoints  [maxEndpoints]*endpoint   // by number; those that were opened, open or not
@@ -103,14 +103,13 @@ const (
 type peer struct {
 	mapping  *segment.Mapping // its segment mapped here; nil for this rank
 	conn     *net.UnixConn    // open as long as both live
-	cause    atomic.Pointer[error]
-	reported atomic.Bool // for a protocol error
-	gone     atomic.Bool // no thread of it touches shared memory any more
-	sending  sync.Mutex  // of packets that must get through
+	reported atomic.Bool      // for a protocol error
+	gone     atomic.Bool      // no thread of it touches shared memory any more
+	sending  sync.Mutex       // of packets that must get through
 	raw      syscall.RawConn
 }
 
-var _ fabric.Network = (*Network)(nil)
+var _ fabric.Peers = (*Network)(nil)
 
 // New prepares a rank to be joined by its peers.
 func New(cfg Config) (*Network, error) {
@@ -153,6 +152,25 @@ func (n *Network) SetSegment(m *segment.Mapping) error {
 
 // Name is "shm".
 func (n *Network) Name() string { return "shm" }
+
+// Size is the number of ranks of the job.
+func (n *Network) Size() int { return n.cfg.Size }
+
+// SegmentSize is the size of the segment of a rank that is served.
+func (n *Network) SegmentSize(rank int) (size uint64, served bool) {
+	if uint(rank) >= uint(len(n.targets)) || n.targets[rank].state.Load() == absent {
+		return 0, false
+	}
+	return n.targets[rank].size, true
+}
+
+// checkAlive is nil for a rank that is served and not down.
+func (n *Network) checkAlive(op string, rank int) error {
+	if err := fabric.CheckServed(n, op, rank); err != nil {
+		return err
+	}
+	return n.deaths.Err(op, rank)
+}
 
 // Addr is this rank's address. It holds a secret: a process of the same user on this host that
 // has it can join in the name of a rank.
@@ -246,29 +264,16 @@ func (n *Network) attach(rank int) {
 
 // PeerDown makes operations on the rank fail. It does not call OnDown.
 func (n *Network) PeerDown(rank int, cause error) {
-	if rank < 0 || rank >= len(n.peers) || rank == n.cfg.Rank {
+	if rank < 0 || rank >= len(n.peers) || rank == n.cfg.Rank || !n.deaths.Add(rank, cause) {
 		return
 	}
-	if cause == nil {
-		cause = errors.New("reported without a cause")
-	}
-	if !n.peers[rank].cause.CompareAndSwap(nil, &cause) {
-		return
-	}
+	cause = n.deaths.Cause(rank)
 	n.targets[rank].state.Store(down)
 	n.eachEndpoint(func(ep *endpoint) { ep.link(rank).end(cause) })
 }
 
-// reportDown is PeerDown by what this network has seen itself. It calls OnDown before any operation
-// fails, so that the rest of the program knows of the death first.
-func (n *Network) reportDown(rank int, cause error) {
-	n.reporting.Lock()
-	defer n.reporting.Unlock()
-	if n.cfg.OnDown != nil && n.peers[rank].cause.Load() == nil {
-		n.cfg.OnDown(rank, cause)
-	}
-	n.PeerDown(rank, cause)
-}
+// reportDown is PeerDown by what this network has seen itself.
+func (n *Network) reportDown(rank int, cause error) { n.deaths.Report(n, rank, cause, n.cfg.OnDown) }
 
 // NewLane opens a lane. There is no limit on their number.
 func (n *Network) NewLane() (fabric.Lane, error) {

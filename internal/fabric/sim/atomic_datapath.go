@@ -15,8 +15,8 @@ func (l *lane) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uin
 	if err := a.Check(peer, off, uint64(len(l.n.r.w.ranks[peer].segment))); err != nil {
 		return 0, fabric.Done, err
 	}
-	l.count.Atomics++
-	o, err := l.start(opAtomic, peer, off, f)
+	l.count.Start(fabric.KindAtomic, 0)
+	o, err := l.start(fabric.KindAtomic, peer, off, f)
 	if err != nil {
 		return 0, fabric.Done, err
 	}

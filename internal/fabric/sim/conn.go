@@ -20,7 +20,7 @@ type conn struct {
 
 	use queue.Link[conn]
 
-	out             ring[message] // first those that landed, then those on the wire, then those to be posted
+	out             queue.Ring[message] // first those that landed, then those on the wire, then those to be posted
 	landed          int
 	posted          int // those on the wire included
 	lastAt, lastAck int64
@@ -169,7 +169,7 @@ func (c *conn) made(active bool) {
 func (p *endpoint) requested(from int32, ticket uint64) {
 	w := p.n.r.w
 	theirs, _ := w.ranks[from].net.endpoint(p.num)
-	if theirs == nil || p.n.down[from] != nil {
+	if theirs == nil || p.n.deaths.Cause(int(from)) != nil {
 		return
 	}
 	caller := theirs.conns[p.n.r.id]
@@ -236,7 +236,7 @@ func (p *endpoint) trim() {
 		return
 	}
 	for c := p.byUse.First(); c != nil && p.open > limit; c = c.use.Next() {
-		if c.state == up && c.out.len() == 0 {
+		if c.state == up && c.out.Len() == 0 {
 			c.close()
 		}
 	}
@@ -250,7 +250,7 @@ func (p *endpoint) Disconnect(peer int) error {
 	if err := p.n.refuse("disconnect", peer); err != nil {
 		return err
 	}
-	if c := p.conns[int32(peer)]; c != nil && c.state == up && c.out.len() == 0 {
+	if c := p.conns[int32(peer)]; c != nil && c.state == up && c.out.Len() == 0 {
 		c.close()
 	}
 	return nil
@@ -275,7 +275,7 @@ func (c *conn) asked() {
 	if far.state == accepting {
 		far.made(false)
 	}
-	c.no = far != c && far.state == up && far.out.len() > 0 || far == c && c.out.len() > 0
+	c.no = far != c && far.state == up && far.out.Len() > 0 || far == c && c.out.Len() > 0
 	if !c.no && far != c && far.state != gone {
 		if far.state == up {
 			far.p.open--
@@ -312,7 +312,7 @@ func (c *conn) shut() {
 	queued := c.out
 	c.remove()
 	p.push(fabric.Event{Kind: fabric.Idle, Peer: int(c.peer), Epoch: c.epoch}, true)
-	if queued.len() > 0 {
+	if queued.Len() > 0 {
 		p.connect(c.peer).out = queued
 	}
 }
@@ -330,7 +330,7 @@ func (c *conn) remove() {
 	if c.state == up {
 		p.up--
 	}
-	c.state, c.out = gone, ring[message]{}
+	c.state, c.out = gone, queue.Ring[message]{}
 	delete(p.conns, c.peer)
 	c.use.Leave()
 }

@@ -123,19 +123,19 @@ func (d *datagram) fire(*timer) {
 // noteArrived keeps a note for the next Poll, if there is room.
 func (p *endpoint) noteArrived(d *datagram) {
 	w := p.n.r.w
-	if p.notes.len() >= w.cfg.Notes.Room {
+	if p.notes.Len() >= w.cfg.Notes.Room {
 		p.stats.NotesDropped++
 		w.emit(markNoteDropped, d.to, d.from, uint64(d.endpoint), uint64(d.n))
 		d.recycle()
 		return
 	}
-	if p.n.down[d.from] != nil { // Down was its last event
+	if p.n.deaths.Cause(int(d.from)) != nil { // Down was its last event
 		d.recycle()
 		return
 	}
 	p.stats.NotesArrived++
 	w.emit(markNoteArrived, d.to, d.from, uint64(d.endpoint), uint64(d.n))
-	p.notes.push(d)
+	p.notes.Push(d)
 	p.push(fabric.Event{Kind: fabric.NoteArrived, Peer: int(d.from), Data: d.data[:d.n:d.n]}, true)
 }
 

@@ -25,7 +25,7 @@ func pairOf(a, b int32) pair { return pair{min(a, b), max(a, b)} }
 // device accepts nothing on a queue pair that is in the error state.
 func (p *paths) blocked(a, b int32) bool {
 	to := &p.w.ranks[b]
-	return to.dead || to.net.state == closed || to.net.down[a] != nil || p.severed(a, b)
+	return to.dead || to.net.state == closed || to.net.deaths.Cause(int(a)) != nil || p.severed(a, b)
 }
 
 // blockedBack is blocked for the answer that a waits for. The device of a rank that dies just

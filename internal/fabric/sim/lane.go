@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/ibconduit/conduit/internal/fabric"
+	"github.com/ibconduit/conduit/internal/queue"
 )
 
 // lane is a queue of one-sided operations. What happens to them underway is in
@@ -39,10 +40,10 @@ type want struct {
 type flow struct {
 	l      *lane
 	peer   int32
-	puts   ring[*op] // in order
-	timer  timer     // of the first
-	last   int64     // when the latest put arrives
-	flight int       // operations that are not complete
+	puts   queue.Ring[*op] // in order
+	timer  timer           // of the first
+	last   int64           // when the latest put arrives
+	flight int             // operations that are not complete
 }
 
 // group is operations of a batch whose completion is told as one.
@@ -60,7 +61,7 @@ type op struct {
 	timer    timer
 	id       int32
 	gen      uint32
-	kind     opKind
+	kind     fabric.Kind
 	phase    phase
 	implicit bool
 	orphan   bool   // its result is not wanted
@@ -76,14 +77,6 @@ type op struct {
 	err      error
 	inline   [copyMax]byte
 }
-
-type opKind uint8
-
-const (
-	opPut opKind = iota
-	opGet
-	opAtomic
-)
 
 type phase uint8
 
@@ -198,7 +191,7 @@ func (l *lane) Register(mem []byte) (*fabric.Memory, error) {
 	if err := l.usable("register"); err != nil {
 		return nil, err
 	}
-	return fabric.NewMemory(l.n, mem, 0, func() error { return nil }), nil
+	return fabric.NewMemory(l.n, mem, 0, nil), nil
 }
 
 // Poll lets a little time pass.
@@ -349,37 +342,31 @@ func (l *lane) peerDown(rank int32) {
 
 func (f *flow) clear() {
 	f.l.n.r.w.disarm(&f.timer)
-	f.puts = ring[*op]{}
+	f.puts = queue.Ring[*op]{}
 }
 
 // fail completes an operation on a rank that is down.
 func (o *op) fail() {
-	peer := int(o.f.peer)
-	o.finish(&fabric.PeerDownError{Rank: peer, Op: o.name(), Cause: o.l.n.down[o.f.peer]})
+	o.finish(o.l.n.deaths.Err(o.piece().Op(), int(o.f.peer)))
 }
 
-func (o *op) name() string {
-	switch o.kind {
-	case opPut:
-		return "put"
-	case opGet:
-		return "get"
-	}
-	return o.atomic.Op.String()
+// piece is the operation as one of a batch.
+func (o *op) piece() *fabric.Piece {
+	return &fabric.Piece{Kind: o.kind, Atomic: o.atomic, Peer: int(o.f.peer), Off: o.off, Buf: o.buf}
 }
 
 // die keeps a random part of the puts on their way, and no answer.
 func (l *lane) die() {
 	w := l.n.r.w
 	for _, o := range l.ops {
-		if o.phase == homeward || o.phase == outward && o.kind != opPut && w.rng.chance(0.5) {
+		if o.phase == homeward || o.phase == outward && o.kind != fabric.KindPut && w.rng.chance(0.5) {
 			w.disarm(&o.timer)
 		}
 	}
 	for _, o := range l.ops { // in the order of the operations, not of a map
-		if f := o.f; o.phase == outward && f.puts.len() > 0 && *f.puts.item(0) == o {
-			n := int(w.rng.below(int64(f.puts.len()) + 1))
-			f.puts.truncate(n)
+		if f := o.f; o.phase == outward && f.puts.Len() > 0 && *f.puts.Item(0) == o {
+			n := int(w.rng.below(int64(f.puts.Len()) + 1))
+			f.puts.Truncate(n)
 			if n == 0 {
 				w.disarm(&f.timer)
 			}

@@ -18,9 +18,8 @@ func (l *lane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Hand
 	if err := l.check("put", peer, off, uint64(len(src))); err != nil {
 		return fabric.Done, err
 	}
-	l.count.Puts++
-	l.count.PutBytes += uint64(len(src))
-	o, err := l.start(opPut, peer, off, f)
+	l.count.Start(fabric.KindPut, uint64(len(src)))
+	o, err := l.start(fabric.KindPut, peer, off, f)
 	if err != nil {
 		return fabric.Done, err
 	}
@@ -33,10 +32,9 @@ func (l *lane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Hand
 	if err := l.check("get", peer, off, uint64(len(dst))); err != nil {
 		return fabric.Done, err
 	}
-	l.count.Gets++
-	l.count.GetBytes += uint64(len(dst))
+	l.count.Start(fabric.KindGet, uint64(len(dst)))
 	l.count.Direct++
-	o, err := l.start(opGet, peer, off, f)
+	o, err := l.start(fabric.KindGet, peer, off, f)
 	if err != nil {
 		return fabric.Done, err
 	}
@@ -53,11 +51,11 @@ func (l *lane) check(op string, peer int, off, n uint64) error {
 	if err := l.n.refuse(op, peer); err != nil {
 		return err
 	}
-	return fabric.CheckRange(op, peer, off, n, uint64(len(l.n.r.w.ranks[peer].segment)))
+	return fabric.CheckTarget(l.n, op, peer, off, n)
 }
 
 // start makes an operation, when there is room for it.
-func (l *lane) start(kind opKind, peer int, off uint64, flags fabric.Flag) (*op, error) {
+func (l *lane) start(kind fabric.Kind, peer int, off uint64, flags fabric.Flag) (*op, error) {
 	f := l.flows[int32(peer)]
 	if f == nil {
 		f = &flow{l: l, peer: int32(peer)}
@@ -68,7 +66,14 @@ func (l *lane) start(kind opKind, peer int, off uint64, flags fabric.Flag) (*op,
 		l.count.Stalls++
 		var unbounded context.Context // room comes, or the peer is found down
 		if err := l.until(unbounded, reason{"waits for room in the queue to rank", peer}, want{flow: f}); err != nil {
-			l.uncount(kind)
+			switch kind { // it could not even wait
+			case fabric.KindPut:
+				l.count.Puts--
+			case fabric.KindGet:
+				l.count.Gets--
+			case fabric.KindAtomic:
+				l.count.Atomics--
+			}
 			return nil, err
 		}
 	}
@@ -79,18 +84,6 @@ func (l *lane) start(kind opKind, peer int, off uint64, flags fabric.Flag) (*op,
 	f.flight++
 	l.flight++
 	return o, nil
-}
-
-// uncount is for an operation that could not even wait.
-func (l *lane) uncount(kind opKind) {
-	switch kind {
-	case opPut:
-		l.count.Puts--
-	case opGet:
-		l.count.Gets--
-	case opAtomic:
-		l.count.Atomics--
-	}
 }
 
 func (l *lane) take() *op {
@@ -165,21 +158,21 @@ func (l *lane) ring() {
 // send puts an operation on its way.
 func (o *op) send() {
 	o.l.count.Requests++
-	if o.l.n.down[o.f.peer] != nil {
+	if o.l.n.deaths.Cause(int(o.f.peer)) != nil {
 		o.fail()
 		return
 	}
 	w, a, b := o.l.n.r.w, o.l.n.r.id, o.f.peer
 	w.emit(markPut+mark(o.kind), a, b, o.off, uint64(len(o.buf)))
 	o.phase = outward
-	if o.kind != opPut {
+	if o.kind != fabric.KindPut {
 		w.arm(&o.timer, w.paths.transit(a, b, headerBytes))
 		return
 	}
 	o.f.last = max(o.f.last, w.paths.transit(a, b, headerBytes+len(o.buf)))
 	o.at = o.f.last
-	o.f.puts.push(o)
-	if o.f.puts.len() == 1 {
+	o.f.puts.Push(o)
+	if o.f.puts.Len() == 1 {
 		w.arm(&o.f.timer, o.at)
 	}
 }
@@ -187,7 +180,7 @@ func (o *op) send() {
 // fire of a flow: its first put arrives.
 func (f *flow) fire(t *timer) {
 	n := f.l.n
-	w, o := n.r.w, *f.puts.item(0)
+	w, o := n.r.w, *f.puts.Item(0)
 	switch w.paths.passes(t, n.r.id, f.peer, w.paths.blocked(n.r.id, f.peer)) {
 	case hold:
 		return
@@ -206,9 +199,9 @@ func (f *flow) fire(t *timer) {
 	}
 	copy(target.segment[o.off+uint64(o.done):], rest)
 	w.touch(target)
-	f.puts.pop()
-	if f.puts.len() > 0 {
-		w.arm(t, (*f.puts.item(0)).at)
+	f.puts.Pop()
+	if f.puts.Len() > 0 {
+		w.arm(t, (*f.puts.Item(0)).at)
 	}
 	o.back(0)
 }
@@ -232,7 +225,7 @@ func (o *op) fire(t *timer) {
 		o.finish(nil)
 		return
 	}
-	if o.kind == opAtomic {
+	if o.kind == fabric.KindAtomic {
 		o.apply(&w.ranks[peer])
 		o.back(0)
 		return
@@ -267,32 +260,19 @@ func (o *op) finish(err error) {
 	if o.result != nil && err == nil {
 		binary.NativeEndian.PutUint64(o.result, o.old)
 	}
-	if err != nil {
-		l.count.Errors++
-	} else {
-		l.count.Completed++
-	}
-	if err != nil && (o.implicit || o.group != nil) {
-		err = &fabric.OpError{Op: o.name(), Rank: int(o.f.peer), Off: o.off, Len: o.bytes(), Err: err}
-	}
+	l.count.End(1, err)
 	switch g := o.group; {
+	case g != nil && err != nil:
+		g.end(l, o.piece().Failed(err))
 	case g != nil:
-		g.end(l, err)
+		g.end(l, nil)
 	case o.implicit && err != nil:
-		l.failed.Add(err.(*fabric.OpError))
+		l.failed.Add(o.piece().Failed(err))
 	}
 	l.notify()
 	if o.implicit || o.orphan || o.group != nil {
 		l.recycle(o)
 	}
-}
-
-// bytes is what the operation concerns of the peer's segment.
-func (o *op) bytes() uint64 {
-	if o.kind == opAtomic {
-		return 8
-	}
-	return uint64(len(o.buf))
 }
 
 // scribble makes it plain that the memory is not the program's.

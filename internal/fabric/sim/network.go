@@ -18,10 +18,10 @@ type Network struct {
 	r         *Rank
 	state     state
 	absent    map[int32]struct{} // ranks that it does not serve; nil: none
-	down      map[int32]error    // dead ranks, and how that was found out
-	lanes     []*lane            // open
-	endpoints []*endpoint        // by number; nil: never opened
-	open      int                // of endpoints
+	deaths    fabric.Deaths
+	lanes     []*lane     // open
+	endpoints []*endpoint // by number; nil: never opened
+	open      int         // of endpoints
 }
 
 type state uint8
@@ -32,7 +32,10 @@ const (
 	closed
 )
 
-var _ fabric.Messenger = (*Network)(nil)
+var (
+	_ fabric.Messenger = (*Network)(nil)
+	_ fabric.Peers     = (*Network)(nil)
+)
 
 const (
 	copyMax = 192 // as verbs with inline data
@@ -122,28 +125,21 @@ func (n *Network) PeerDown(rank int, cause error) {
 	if rank < 0 || rank >= len(n.r.w.ranks) || n.r.dead {
 		return
 	}
-	if cause == nil {
-		cause = errors.New("reported without a cause")
-	}
 	n.markDown(int32(rank), cause)
 }
 
 // markDown reports whether it was the first to know.
 func (n *Network) markDown(rank int32, cause error) bool {
-	if rank == n.r.id || n.down[rank] != nil {
+	if rank == n.r.id || !n.deaths.Add(int(rank), cause) {
 		return false
 	}
-	if n.down == nil {
-		n.down = make(map[int32]error)
-	}
-	n.down[rank] = cause
 	n.r.w.emit(markDown, n.r.id, rank, 0, 0)
 	for _, l := range n.lanes {
 		l.peerDown(rank)
 	}
 	for _, p := range n.endpoints {
 		if p != nil && !p.closed {
-			p.peerDown(rank, cause)
+			p.peerDown(rank)
 		}
 	}
 	return true
@@ -161,32 +157,29 @@ func (n *Network) reportDown(rank int32, cause error) {
 
 // refuse is why nothing can be sent to a rank, if so.
 func (n *Network) refuse(op string, peer int) error {
-	if err := n.served(op, peer); err != nil {
-		return err
-	}
-	if len(n.down) > 0 {
-		if cause := n.down[int32(peer)]; cause != nil {
-			return &fabric.PeerDownError{Rank: peer, Op: op, Cause: cause}
-		}
-	}
-	return nil
-}
-
-// served is nil for a rank that the network serves, down or not.
-func (n *Network) served(op string, peer int) error {
-	size := len(n.r.w.ranks)
 	if n.r.dead {
 		return errKilled
 	}
-	if peer < 0 || peer >= size {
-		return &fabric.RankError{Op: op, Rank: peer, Size: size}
+	if err := fabric.CheckServed(n, op, peer); err != nil {
+		return err
+	}
+	return n.deaths.Err(op, peer)
+}
+
+// Size is the number of ranks.
+func (n *Network) Size() int { return len(n.r.w.ranks) }
+
+// SegmentSize is the size of the segment of a rank that the network serves.
+func (n *Network) SegmentSize(peer int) (size uint64, served bool) {
+	if peer < 0 || peer >= len(n.r.w.ranks) {
+		return 0, false
 	}
 	if len(n.absent) > 0 {
 		if _, ok := n.absent[int32(peer)]; ok {
-			return &fabric.RankError{Op: op, Rank: peer, Size: size}
+			return 0, false
 		}
 	}
-	return nil
+	return uint64(len(n.r.w.ranks[peer].segment)), true
 }
 
 // NewLane opens a lane.

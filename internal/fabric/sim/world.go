@@ -25,7 +25,7 @@ type World struct {
 	events uint64
 	heap   heap
 
-	runq    ring[*task]
+	runq    queue.Ring[*task]
 	current *task
 	tasks   queue.List[task] // all that have not ended, in the order of their starts
 	live    int              // of them, those of ranks that live
@@ -165,8 +165,8 @@ func (w *World) run() error {
 	defer w.unwind() // also when a task panics, or ends the test
 	for w.live > 0 && w.fatal == nil {
 		switch {
-		case w.runq.len() > 0:
-			w.resume(w.runq.pop())
+		case w.runq.Len() > 0:
+			w.resume(w.runq.Pop())
 		case w.settle():
 		default:
 			w.step()
@@ -239,7 +239,7 @@ func (w *World) settle() bool {
 		}
 	}
 	w.touched = w.touched[:0]
-	return w.runq.len() > 0
+	return w.runq.Len() > 0
 }
 
 // touch has settle look at the words of a rank, or of all.
