@@ -20,8 +20,8 @@ func CheckServed(n Peers, op string, rank int) error {
 	return nil
 }
 
-// CheckTarget returns why an operation on n bytes at an offset of a rank's segment is wrong, whether
-// the rank is down or not.
+// CheckTarget returns why an operation on n bytes at an offset of a rank's segment is wrong, be the
+// rank down or not.
 func CheckTarget(net Peers, op string, rank int, off, n uint64) error {
 	size, served := net.SegmentSize(rank)
 	if !served {
@@ -30,8 +30,8 @@ func CheckTarget(net Peers, op string, rank int, off, n uint64) error {
 	return CheckRange(op, rank, off, n, size)
 }
 
-// CheckBatch returns why a batch is wrong whatever happens to the peers: a mistake that was made in
-// building it, or in posting it with q.
+// CheckBatch returns why a batch is wrong whatever happens to the peers: a mistake in building it
+// or in posting it with q.
 func CheckBatch(net Peers, b *Batch, q *Completions) error {
 	if err := b.Check(q); err != nil {
 		return fmt.Errorf("%s: %w", net.Name(), err)

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// Deaths are for networks: the ranks that one takes for down. The zero value has none. Any goroutine
-// may use it.
+// Deaths are for networks: the ranks that one takes for down. The zero value has none. They may be
+// used by any goroutine.
 type Deaths struct {
 	n       atomic.Uint32
 	causes  sync.Map   // of error, by rank

@@ -35,7 +35,7 @@ func (l *lane) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uin
 			err = a.Check(peer, off, q.size)
 		}
 		if err == nil {
-			err = l.set.net.checkAtomics(a.Op.String(), peer)
+			err = l.set.checkAtomics(a.Op.String(), peer)
 		}
 		if err != nil {
 			return 0, fabric.Done, err
@@ -54,7 +54,8 @@ func (l *lane) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uin
 }
 
 // checkAtomics returns why there are no atomics on a rank.
-func (n *Network) checkAtomics(op string, rank int) error {
+func (e *queueSet) checkAtomics(op string, rank int) error {
+	n := e.net
 	if n.peers[rank].base%8 != 0 {
 		return fmt.Errorf("ibv: %s: the segment of rank %d does not begin at a multiple of 8 bytes", op, rank)
 	}

@@ -94,7 +94,7 @@ func (e *queueSet) checkBatch(b *fabric.Batch, told *fabric.Completions) error {
 	pieces := b.Pieces()
 	for i := range pieces {
 		if p := &pieces[i]; p.Kind == fabric.KindAtomic {
-			if err := e.net.checkAtomics(p.Op(), p.Peer); err != nil {
+			if err := e.checkAtomics(p.Op(), p.Peer); err != nil {
 				return err
 			}
 		}

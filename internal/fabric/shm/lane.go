@@ -24,8 +24,13 @@ type lane struct {
 
 var _ fabric.Lane = (*lane)(nil)
 
-// newLaneLocked opens a lane.
-func (n *Network) newLaneLocked() (*lane, error) {
+// NewLane opens a lane. There is no limit on their number.
+func (n *Network) NewLane() (fabric.Lane, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.state != joined {
+		return nil, fmt.Errorf("shm: NewLane needs a connected network: %w", os.ErrClosed)
+	}
 	l := &lane{targets: n.targets, net: n, waiter: spin.Waiter{Sharing: n.cfg.Sharing}}
 	if k := len(n.counters); k > 0 {
 		l.count, n.counters = n.counters[k-1], n.counters[:k-1]
@@ -142,15 +147,6 @@ func (l *lane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value 
 	}
 	defer l.guard.Exit()
 	return fabric.WaitWord(ctx, &l.waiter, word, c, value, stop)
-}
-
-// Mapped is nil for a rank that is not served, is down, or after Close.
-func (l *lane) Mapped(peer int) []byte {
-	p := l.address(peer, 0, 0)
-	if p == nil {
-		return nil
-	}
-	return sliceAt(p, l.targets[peer].size)
 }
 
 // refuse is why an operation cannot be done, the slow half of address.

@@ -11,7 +11,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 	"unsafe"
 
@@ -83,32 +82,6 @@ const (
 	closed
 )
 
-// target is a rank as the data path sees it.
-type target struct {
-	base  unsafe.Pointer // first byte of its segment here
-	size  uint64         // bytes
-	state atomic.Uint32  // absent, up or down
-	_     uint32
-	_     uint64 // 32 bytes: no target lies across two cache lines
-}
-
-// States of a target. Other fields are fixed before it leaves absent.
-const (
-	absent = iota // this network does not serve the rank
-	up
-	down
-)
-
-// peer is another rank's share of the network.
-type peer struct {
-	mapping  *segment.Mapping // its segment mapped here; nil for this rank
-	conn     *net.UnixConn    // open as long as both live
-	reported atomic.Bool      // for a protocol error
-	gone     atomic.Bool      // no thread of it touches shared memory any more
-	sending  sync.Mutex       // of packets that must get through
-	raw      syscall.RawConn
-}
-
 var _ fabric.Peers = (*Network)(nil)
 
 // New prepares a rank to be joined by its peers.
@@ -153,33 +126,9 @@ func (n *Network) SetSegment(m *segment.Mapping) error {
 // Name is "shm".
 func (n *Network) Name() string { return "shm" }
 
-// Size is the number of ranks of the job.
-func (n *Network) Size() int { return n.cfg.Size }
-
-// SegmentSize is the size of the segment of a rank that is served.
-func (n *Network) SegmentSize(rank int) (size uint64, served bool) {
-	if uint(rank) >= uint(len(n.targets)) || n.targets[rank].state.Load() == absent {
-		return 0, false
-	}
-	return n.targets[rank].size, true
-}
-
-// checkAlive is nil for a rank that is served and not down.
-func (n *Network) checkAlive(op string, rank int) error {
-	if err := fabric.CheckServed(n, op, rank); err != nil {
-		return err
-	}
-	return n.deaths.Err(op, rank)
-}
-
 // Addr is this rank's address. It holds a secret: a process of the same user on this host that
 // has it can join in the name of a rank.
 func (n *Network) Addr() []byte { return n.self.encode() }
-
-// Limits: operations complete at once, so nothing is ever in flight.
-func (n *Network) Limits() fabric.Limits {
-	return fabric.Limits{CopyMax: math.MaxInt, Depth: math.MaxInt32, CPUAtomics: true}
-}
 
 // Connect maps the peers' segments. It ends with ctx, and without a deadline
 // after joinTimeout. It does not use exchange, which may be nil. After an error
@@ -260,29 +209,6 @@ func (n *Network) attach(rank int) {
 	if rank != n.cfg.Rank {
 		n.watchers.Go(func() { n.watch(rank) })
 	}
-}
-
-// PeerDown makes operations on the rank fail. It does not call OnDown.
-func (n *Network) PeerDown(rank int, cause error) {
-	if rank < 0 || rank >= len(n.peers) || rank == n.cfg.Rank || !n.deaths.Add(rank, cause) {
-		return
-	}
-	cause = n.deaths.Cause(rank)
-	n.targets[rank].state.Store(down)
-	n.eachEndpoint(func(ep *endpoint) { ep.link(rank).end(cause) })
-}
-
-// reportDown is PeerDown by what this network has seen itself.
-func (n *Network) reportDown(rank int, cause error) { n.deaths.Report(n, rank, cause, n.cfg.OnDown) }
-
-// NewLane opens a lane. There is no limit on their number.
-func (n *Network) NewLane() (fabric.Lane, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.state != joined {
-		return nil, fmt.Errorf("shm: NewLane needs a connected network: %w", os.ErrClosed)
-	}
-	return n.newLaneLocked()
 }
 
 // Close leaves the peers and unmaps their segments. It sends one packet to each and waits for

@@ -1,8 +1,6 @@
 package sim
 
-import (
-	"github.com/ibconduit/conduit/internal/fabric"
-)
+import "github.com/ibconduit/conduit/internal/fabric"
 
 // Post sends a batch.
 func (l *lane) Post(b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error {
@@ -62,42 +60,4 @@ func (l *lane) piece(p *fabric.Piece, g *group) {
 		g.left++
 	}
 	l.held = append(l.held, o)
-}
-
-// source makes src, perhaps in registered memory, what a put sends.
-func (l *lane) source(o *op, src []byte, m *fabric.Memory) {
-	if m == nil && len(src) <= copyMax {
-		l.count.Inline++
-		o.buf = o.inline[:copy(o.inline[:], src)]
-	} else {
-		l.count.Direct++
-		o.buf = src
-	}
-}
-
-// end ends one operation of a group, or the posting of it.
-func (g *group) end(l *lane, err error) {
-	if g.err == nil {
-		g.err = err
-	}
-	if g.left--; g.left > 0 {
-		return
-	}
-	if !l.closed {
-		g.told.Tell(g.tag, g.err)
-	}
-	*g = group{}
-	l.spare = append(l.spare, g)
-}
-
-// group is a new one, with an operation more than it has: the posting of it.
-func (l *lane) group(tag fabric.Tag, told *fabric.Completions) *group {
-	var g *group
-	if k := len(l.spare); k > 0 {
-		g, l.spare = l.spare[k-1], l.spare[:k-1]
-	} else {
-		g = new(group)
-	}
-	g.tag, g.told, g.left = tag, told, 1
-	return g
 }

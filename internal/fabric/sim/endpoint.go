@@ -4,15 +4,14 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/queue"
 )
 
-// endpoint exchanges messages. Its connections are in conn.go, the way of a message in
-// endpoint_datapath.go.
+// endpoint exchanges messages. Its connections are in conn.go. Messages are sent in
+// endpoint_datapath.go, and arrive in arrive_message.go.
 type endpoint struct {
 	n      *Network
 	num    int
@@ -186,50 +185,44 @@ func (p *endpoint) Stats() fabric.EndpointStats {
 	return s
 }
 
-// Close forgets everything. A sender to the endpoint finds the rank down.
-func (p *endpoint) Close() error {
-	if p.closed {
-		return nil
+// push adds an event. A poll sees each, a sleeper only those that wake.
+func (p *endpoint) push(e fabric.Event, wakes bool) {
+	p.q.Push(e)
+	if p.waiter != nil && (wakes || p.polls) {
+		p.n.r.w.wake(p.waiter)
 	}
-	w := p.n.r.w
-	p.closed = true
-	p.n.open--
-	w.disarm(&p.alarm)
-	for c := p.byUse.First(); c != nil; c = p.byUse.First() {
-		c.remove()
-	}
-	p.q, p.posted, p.out, p.slots, p.sends, p.held = queue.Ring[fabric.Event]{}, nil, fabric.SendBuffers{}, nil, nil, nil
-	for p.notes.Len() > 0 {
-		p.notes.Pop().recycle()
-	}
-	p.returnNotes()
-	p.Wake()
-	return nil
 }
 
-// peerDown ends what there is with a dead rank. Down is the last event of it.
-func (p *endpoint) peerDown(rank int32) {
-	if c := p.conns[rank]; c != nil {
-		for c.out.Len() > 0 {
-			p.sent(c, c.out.Pop(), p.n.deaths.Err("send", int(rank)))
-		}
-		p.held = slices.DeleteFunc(p.held, func(h *conn) bool { return h == c })
-		c.remove()
+// give makes a send buffer free.
+func (p *endpoint) give(id int32) {
+	b := &p.sends[id]
+	scribble(b.data[:b.used])
+	b.used = 0
+	p.out.Free(id)
+	if p.starved && (!p.out.Urgent(id) || p.out.Left() == 1) { // one more of those for replies is no room for others
+		p.starved = false
+		p.Wake()
 	}
-	p.push(fabric.Event{Kind: fabric.Down, Peer: int(rank), Err: p.n.deaths.Cause(int(rank))}, true)
 }
 
-// die keeps a random part of the messages on their way, and nothing else.
-func (p *endpoint) die() {
-	w := p.n.r.w
-	for c := p.byUse.First(); c != nil; c = c.use.Next() {
-		w.disarm(&c.hand)
-		w.disarm(&c.ack)
-		keep := c.landed + int(w.rng.below(int64(c.posted-c.landed)+1))
-		c.out.Truncate(keep)
-		if c.posted = keep; keep == c.landed {
-			w.disarm(&c.arrive)
-		}
+// sent ends a message.
+func (p *endpoint) sent(c *conn, m message, err error) {
+	p.give(m.buf)
+	if p.full {
+		p.full = false
+		p.Wake()
 	}
-	w.disarm(&p.alarm)
+	p.n.r.w.emit(markSent, p.n.r.id, c.peer, m.cookie, uint64(m.n))
+	if m.cookie != 0 {
+		p.push(fabric.Event{Kind: fabric.Sent, Peer: int(c.peer), Cookie: m.cookie, Err: err}, true)
+	}
+}
+
+// returnNotes takes back what the last Poll lent.
+func (p *endpoint) returnNotes() {
+	for _, d := range p.lent {
+		d.recycle()
+	}
+	clear(p.lent)
+	p.lent = p.lent[:0]
 }

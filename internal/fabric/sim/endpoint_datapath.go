@@ -43,18 +43,6 @@ func (p *endpoint) Release(b fabric.SendBuf) {
 	p.give(b.ID)
 }
 
-// give makes a send buffer free.
-func (p *endpoint) give(id int32) {
-	b := &p.sends[id]
-	scribble(b.data[:b.used])
-	b.used = 0
-	p.out.Free(id)
-	if p.starved && (!p.out.Urgent(id) || p.out.Left() == 1) { // one more of those for replies is no room for others
-		p.starved = false
-		p.Wake()
-	}
-}
-
 // Send queues a message, and posts it unless More follows.
 func (p *endpoint) Send(peer int, b fabric.SendBuf, n int, wr *fabric.Write, cookie uint64, f fabric.SendFlag) error {
 	if b.ID != fabric.Copied {
@@ -139,104 +127,6 @@ func (p *endpoint) Kick() error {
 	return p.usable("kick")
 }
 
-// post puts what is queued on the wire, if the connection is made.
-func (c *conn) post() {
-	p := c.p
-	w := p.n.r.w
-	if c.state != up || c.posted == c.out.Len() {
-		return
-	}
-	p.stats.Doorbells++
-	for ; c.posted < c.out.Len(); c.posted++ {
-		m := c.out.Item(c.posted)
-		c.lastAt = max(c.lastAt+1, w.paths.transit(p.n.r.id, c.peer, headerBytes+int(m.n)+len(m.w.Src)))
-		m.at = c.lastAt
-	}
-	if !c.arrive.armed() {
-		w.arm(&c.arrive, c.out.Item(c.landed).at)
-	}
-}
-
-// land is the arrival of the first message on the wire.
-func (c *conn) land() {
-	p := c.p
-	w := p.n.r.w
-	q := c.far.p
-	if c.far.state == accepting {
-		c.far.made(false) // it knows now that its reply came
-	}
-	m := c.out.Item(c.landed)
-	if m.w.Src != nil && !m.written {
-		m.written = true
-		copy(q.n.r.segment[m.w.Off:], m.w.Src)
-		w.touch(q.n.r)
-	}
-	k := len(q.posted) - 1
-	if k < 0 {
-		q.stats.RNR++
-		w.rnr++
-		w.emit(markRNR, q.n.r.id, p.n.r.id, uint64(q.num), uint64(m.n))
-		w.arm(&c.arrive, w.now+int64(w.cfg.RNRDelay)+w.rng.upTo(w.cfg.Jitter))
-		return
-	}
-	id := q.posted[k]
-	q.posted = q.posted[:k]
-	slot := &q.slots[id]
-	slot.lent, slot.used = true, m.n
-	data := q.memory(slot)[:m.n:m.n]
-	copy(data, p.sends[m.buf].data)
-	q.stats.Arrivals++
-	q.stats.ArrivalBytes += uint64(m.n)
-	q.used(c.far)
-	w.emit(markDeliver, q.n.r.id, p.n.r.id, uint64(q.num), uint64(m.n))
-	q.push(fabric.Event{Kind: fabric.Arrived, Peer: int(p.n.r.id), Slot: id, Epoch: c.epoch, Data: data}, m.solicited)
-
-	c.landed++
-	m.at = max(c.lastAck, w.now+w.paths.lag(c.peer, p.n.r.id)+w.rng.upTo(w.cfg.Jitter))
-	c.lastAck = m.at
-	if !c.ack.armed() && !p.n.r.dead {
-		w.arm(&c.ack, c.out.Item(0).at)
-	}
-	if c.landed < c.posted {
-		w.arm(&c.arrive, c.out.Item(c.landed).at)
-	}
-}
-
-// acked is when the sender learns that its oldest message arrived.
-func (c *conn) acked() {
-	p := c.p
-	c.landed--
-	c.posted--
-	p.sent(c, c.out.Pop(), nil)
-	if c.landed > 0 {
-		p.n.r.w.arm(&c.ack, c.out.Item(0).at)
-	}
-	if c.out.Len() == 0 {
-		p.trim()
-	}
-}
-
-// sent ends a message.
-func (p *endpoint) sent(c *conn, m message, err error) {
-	p.give(m.buf)
-	if p.full {
-		p.full = false
-		p.Wake()
-	}
-	p.n.r.w.emit(markSent, p.n.r.id, c.peer, m.cookie, uint64(m.n))
-	if m.cookie != 0 {
-		p.push(fabric.Event{Kind: fabric.Sent, Peer: int(c.peer), Cookie: m.cookie, Err: err}, true)
-	}
-}
-
-// push adds an event. A poll sees each, a sleeper only those that wake.
-func (p *endpoint) push(e fabric.Event, wakes bool) {
-	p.q.Push(e)
-	if p.waiter != nil && (wakes || p.polls) {
-		p.n.r.w.wake(p.waiter)
-	}
-}
-
 // Poll returns events, or none after budget.
 func (p *endpoint) Poll(events []fabric.Event, budget time.Duration) (int, error) {
 	if err := p.usable("poll"); err != nil {
@@ -287,5 +177,22 @@ func (p *endpoint) Post(slots ...int32) error {
 		s.lent = false
 		p.posted = append(p.posted, id)
 	}
+	return nil
+}
+
+// Note sends a datagram.
+func (p *endpoint) Note(peer int, data []byte) error {
+	if err := p.usable("note"); err != nil {
+		return err
+	}
+	if err := p.n.refuse("note", peer); err != nil {
+		return err
+	}
+	if len(data) > maxNote {
+		return fmt.Errorf("sim: note: %w", &fabric.BoundsError{Op: "note", Rank: peer, Len: uint64(len(data)), Size: maxNote})
+	}
+	p.stats.Notes++
+	p.n.r.w.emit(markNote, p.n.r.id, int32(peer), uint64(p.num), uint64(len(data)))
+	p.datagram(note, int32(peer), 0, data)
 	return nil
 }

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"encoding/binary"
 
 	"github.com/ibconduit/conduit/internal/fabric"
 )
@@ -86,33 +85,6 @@ func (l *lane) start(kind fabric.Kind, peer int, off uint64, flags fabric.Flag) 
 	return o, nil
 }
 
-func (l *lane) take() *op {
-	if k := len(l.free); k > 0 {
-		o := l.ops[l.free[k-1]]
-		l.free = l.free[:k-1]
-		return o
-	}
-	o := &op{l: l, id: int32(len(l.ops)), gen: 1}
-	o.timer.owner = o
-	l.ops = append(l.ops, o)
-	return o
-}
-
-// recycle makes the handle void.
-func (l *lane) recycle(o *op) {
-	o.gen++
-	o.phase, o.buf, o.err, o.done, o.orphan, o.f, o.group, o.memory, o.result = idle, nil, nil, 0,
-		false, nil, nil, nil, nil
-	l.free = append(l.free, o.id)
-}
-
-// collect spends a handle.
-func (l *lane) collect(o *op) (uint64, error) {
-	old, err := o.old, o.err
-	l.recycle(o)
-	return old, err
-}
-
 // post sends an operation.
 func (l *lane) post(o *op, flags fabric.Flag) (fabric.Handle, error) {
 	implicit, h := o.implicit, o.handle()
@@ -177,107 +149,35 @@ func (o *op) send() {
 	}
 }
 
-// fire of a flow: its first put arrives.
-func (f *flow) fire(t *timer) {
-	n := f.l.n
-	w, o := n.r.w, *f.puts.Item(0)
-	switch w.paths.passes(t, n.r.id, f.peer, w.paths.blocked(n.r.id, f.peer)) {
-	case hold:
-		return
-	case lost:
-		n.reportDown(f.peer, errSilent)
-		return
+// source makes src, perhaps in registered memory, what a put sends.
+func (l *lane) source(o *op, src []byte, m *fabric.Memory) {
+	if m == nil && len(src) <= copyMax {
+		l.count.Inline++
+		o.buf = o.inline[:copy(o.inline[:], src)]
+	} else {
+		l.count.Direct++
+		o.buf = src
 	}
-	target := &w.ranks[f.peer]
-	rest := o.buf[o.done:]
-	if o.done == 0 && len(rest) > tearBytes && w.rng.below(4) == 0 {
-		o.done = int(w.rng.below(int64(len(rest)))) &^ 7
-		copy(target.segment[o.off:], rest[:o.done])
-		w.touch(target)
-		w.arm(t, w.now+1+w.rng.below(2000))
-		return
-	}
-	copy(target.segment[o.off+uint64(o.done):], rest)
-	w.touch(target)
-	f.puts.Pop()
-	if f.puts.Len() > 0 {
-		w.arm(t, (*f.puts.Item(0)).at)
-	}
-	o.back(0)
 }
 
-// fire of an operation: it arrives, if it is no put, or its answer does.
-func (o *op) fire(t *timer) {
-	n := o.l.n
-	w, peer := n.r.w, o.f.peer
-	blocked := w.paths.blocked(n.r.id, peer)
-	if o.phase == homeward {
-		blocked = w.paths.blockedBack(t, n.r.id, peer)
-	}
-	switch w.paths.passes(t, n.r.id, peer, blocked) {
-	case hold:
-		return
-	case lost:
-		n.reportDown(peer, errSilent)
-		return
-	}
-	if o.phase == homeward {
-		o.finish(nil)
-		return
-	}
-	if o.kind == fabric.KindAtomic {
-		o.apply(&w.ranks[peer])
-		o.back(0)
-		return
-	}
-	copy(o.buf, w.ranks[peer].segment[o.off:])
-	o.back(len(o.buf))
-}
-
-// back sends the answer.
-func (o *op) back(bytes int) {
-	n := o.l.n
-	w := n.r.w
-	w.emit(markApply, o.f.peer, n.r.id, o.off, uint64(len(o.buf)))
-	if n.r.dead {
-		return
-	}
-	o.phase = homeward
-	w.arm(&o.timer, w.paths.transit(o.f.peer, n.r.id, headerBytes+bytes))
-}
-
-// finish completes an operation.
-func (o *op) finish(err error) {
-	l := o.l
+// until waits until something is so.
+func (l *lane) until(ctx context.Context, why reason, x want) error {
+	l.ring()
 	w := l.n.r.w
-	w.emit(markComplete, l.n.r.id, o.f.peer, o.off, uint64(len(o.buf)))
-	o.phase, o.err = complete, err
-	o.f.flight--
-	l.flight--
-	if o.memory != nil {
-		o.memory.Unuse()
+	for !l.fulfils(x) {
+		t, err := w.task(why.what)
+		if err != nil {
+			return err
+		}
+		if ctx != nil && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		l.waiter, l.want = t, x
+		err = t.park(why, ctx, forever)
+		l.waiter = nil
+		if err != nil {
+			return err
+		}
 	}
-	if o.result != nil && err == nil {
-		binary.NativeEndian.PutUint64(o.result, o.old)
-	}
-	l.count.End(1, err)
-	switch g := o.group; {
-	case g != nil && err != nil:
-		g.end(l, o.piece().Failed(err))
-	case g != nil:
-		g.end(l, nil)
-	case o.implicit && err != nil:
-		l.failed.Add(o.piece().Failed(err))
-	}
-	l.notify()
-	if o.implicit || o.orphan || o.group != nil {
-		l.recycle(o)
-	}
-}
-
-// scribble makes it plain that the memory is not the program's.
-func scribble(b []byte) {
-	for i := range b {
-		b[i] = 0xdb
-	}
+	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"os"
-	"unsafe"
 
 	"github.com/ibconduit/conduit/internal/fabric"
 )
@@ -50,12 +49,6 @@ const (
 )
 
 var addrMagic = []byte("ibcV")
-
-// words is memory aligned to 8 bytes.
-func words(n int) []byte {
-	w := make([]uint64, n/8)
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(w))), n)
-}
 
 // Name is "sim".
 func (n *Network) Name() string { return "sim" }
@@ -120,41 +113,6 @@ func (n *Network) MessageLimits() fabric.MessageLimits {
 	return fabric.MessageLimits{MaxMessage: maxMessage, MaxNote: maxNote, MaxSlots: maxSlots, Endpoints: maxEndpoints}
 }
 
-// PeerDown makes everything that has to do with the rank fail.
-func (n *Network) PeerDown(rank int, cause error) {
-	if rank < 0 || rank >= len(n.r.w.ranks) || n.r.dead {
-		return
-	}
-	n.markDown(int32(rank), cause)
-}
-
-// markDown reports whether it was the first to know.
-func (n *Network) markDown(rank int32, cause error) bool {
-	if rank == n.r.id || !n.deaths.Add(int(rank), cause) {
-		return false
-	}
-	n.r.w.emit(markDown, n.r.id, rank, 0, 0)
-	for _, l := range n.lanes {
-		l.peerDown(rank)
-	}
-	for _, p := range n.endpoints {
-		if p != nil && !p.closed {
-			p.peerDown(rank)
-		}
-	}
-	return true
-}
-
-// reportDown is markDown for what traffic shows.
-func (n *Network) reportDown(rank int32, cause error) {
-	if n.r.dead || !n.markDown(rank, cause) {
-		return
-	}
-	if f := n.r.w.cfg.OnDown; f != nil {
-		n.r.Go("OnDown", func(context.Context) error { f(n.r, int(rank), cause); return nil })
-	}
-}
-
 // refuse is why nothing can be sent to a rank, if so.
 func (n *Network) refuse(op string, peer int) error {
 	if n.r.dead {
@@ -209,16 +167,4 @@ func (n *Network) Close() error {
 	}
 	n.state = closed
 	return nil
-}
-
-// die is the death of the rank: a random part of what is on its way arrives.
-func (n *Network) die() {
-	for _, l := range n.lanes {
-		l.die()
-	}
-	for _, p := range n.endpoints {
-		if p != nil {
-			p.die()
-		}
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+	"unsafe"
 
 	"github.com/ibconduit/conduit/internal/queue"
 )
@@ -308,4 +309,10 @@ func (w *World) Sleep(ctx context.Context, d time.Duration) error {
 		}
 	}
 	return nil
+}
+
+// words is memory aligned to 8 bytes.
+func words(n int) []byte {
+	w := make([]uint64, n/8)
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(w))), n)
 }
