@@ -5,7 +5,6 @@ package ibv
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"syscall"
 	"time"
 )
@@ -32,8 +31,6 @@ type answer struct {
 // link names a connection that was made.
 type link struct{ epoch, qpn, psn uint32 }
 
-func randomPSN() uint32 { return rand.Uint32() & psnMask }
-
 // usable is why it is of no more use.
 func (c *connector) usable() error {
 	c.mu.Lock()
@@ -58,7 +55,7 @@ func (c *connector) connect(ctx context.Context, op string, lane, rank int, qpn,
 		since: time.Now(), answer: make(chan answer, 1)}
 	c.calls[x.epoch] = x
 	c.mu.Unlock()
-	c.wake()
+	c.Wake()
 	select {
 	case <-ctx.Done():
 		c.hangUp(lane, rank, x.epoch)
@@ -87,7 +84,7 @@ func (c *connector) hangUp(lane, rank int, epoch uint32) {
 			lane: uint16(lane), since: time.Now()}
 	}
 	c.mu.Unlock()
-	c.wake()
+	c.Wake()
 }
 
 // answered deals with a peer's answer. It reports whether that is one.
@@ -183,5 +180,18 @@ func (c *connector) lose(err error) {
 	c.n.log.Warn("ibv: lanes connect to no further rank", "err", err)
 	for _, x := range c.calls {
 		c.endLocked(x, answer{err: c.lost})
+	}
+}
+
+// send sends a datagram to a rank, about a lane.
+func (c *connector) send(to uint32, lane uint16, d datagram) {
+	d.to, d.endpoint = to, lane|laneBit
+	out := []datagram{d}
+	if c.n.cfg.mangle != nil {
+		out = c.n.cfg.mangle(d)
+	}
+	for _, d := range out {
+		c.datagramsSent.Add(1)
+		c.datagrams.send(d) // without room it is as good as lost
 	}
 }

@@ -4,6 +4,7 @@ package ibv
 
 import (
 	"fmt"
+
 	"github.com/ibconduit/conduit/internal/fabric"
 )
 

@@ -4,30 +4,10 @@ package ibv
 
 import (
 	"context"
-	"errors"
-	"os"
 	"time"
 
 	"github.com/ibconduit/conduit/internal/fabric"
 )
-
-// Now is the time since the endpoint was opened.
-func (p *endpoint) Now() time.Duration { return time.Since(p.origin) }
-
-// After sets an alarm.
-func (p *endpoint) After(t time.Duration) {
-	if p.alarms.Add(p.Now(), t) && p.cancel.Load() != nil { // a Wait in progress has looked for later ones only
-		p.Wake()
-	}
-}
-
-// Wake ends a Wait.
-func (p *endpoint) Wake() {
-	p.woken.Store(true)
-	if cancel := p.cancel.Load(); cancel != nil {
-		(*cancel)()
-	}
-}
 
 // Wait arms the completion queue, looks once more, and parks in the runtime's poller.
 func (p *endpoint) Wait(ctx context.Context) error {
@@ -74,29 +54,20 @@ func (p *endpoint) sleep(ctx context.Context) error {
 	if n > 0 || err != nil || p.downSeen != p.n.deaths.Len() {
 		return err
 	}
-	now := p.Now()
-	p.mu.Lock()
-	until := p.conns.nextTimer()
-	p.mu.Unlock()
-	wait, cancel := context.WithCancel(ctx)
-	defer cancel()
-	p.cancel.Store(&cancel)
-	defer p.cancel.Store(nil)
-	due, next := p.alarms.Take(now) // behind the store: a later After wakes
-	if until = min(until, next); due || p.woken.Swap(false) || until <= now {
-		return nil
-	}
-	if until < fabric.Never {
-		timed, stop := context.WithTimeout(wait, until-now)
-		defer stop()
-		wait = timed
-	}
-	_, err = p.listener.channel.Wait(wait)
-	p.woken.Store(false)
-	if wait.Err() != nil || errors.Is(err, os.ErrClosed) {
-		return nil
-	}
-	return err
+	return p.waker.sleep(ctx, p.listener.channel, func() time.Duration {
+		now := p.Now()
+		p.mu.Lock()
+		until := p.conns.nextTimer()
+		p.mu.Unlock()
+		due, next := p.alarms.Take(now)
+		if until = min(until, next); due {
+			return 0
+		}
+		if until == fabric.Never {
+			return until
+		}
+		return until - now
+	})
 }
 
 // arm posts what waits and arms the completion queue: for the messages that are to wake, and for

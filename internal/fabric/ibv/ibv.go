@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -268,26 +267,8 @@ func choosePort(dev *verbs.Context, port, gid int) (verbs.PortAttr, verbs.GIDCho
 	return attr, choice, err
 }
 
-func (n *Network) atomicAccess() verbs.Access {
-	if n.dev.Attr().AtomicCap == verbs.AtomicNone {
-		return 0
-	}
-	return verbs.AccessRemoteAtomic
-}
-
 // Name is "ibv".
 func (n *Network) Name() string { return "ibv" }
-
-// Size is the number of ranks of the job.
-func (n *Network) Size() int { return n.cfg.Size }
-
-// SegmentSize is the size of the segment of a rank that is served, from Connect on.
-func (n *Network) SegmentSize(rank int) (size uint64, served bool) {
-	if uint(rank) >= uint(len(n.peers)) || !n.peers[rank].served() {
-		return 0, false
-	}
-	return n.peers[rank].size, true
-}
 
 // Device is the name of the verbs device.
 func (n *Network) Device() string { return n.dev.Name() }
@@ -387,24 +368,6 @@ func (n *Network) giveBack(e *queueSet) {
 	n.open--
 }
 
-// PeerDown makes operations to a rank fail, on every lane.
-func (n *Network) PeerDown(rank int, cause error) {
-	if rank < 0 || rank >= n.cfg.Size || !n.deaths.Add(rank, cause) {
-		return
-	}
-	n.wakeEndpoints()
-	n.connector.wake()
-}
-
-// found is PeerDown for a death that a lane or an endpoint noticed.
-func (n *Network) found(rank int, cause error) {
-	report := n.cfg.OnDown
-	if rank == n.cfg.Rank {
-		report = nil
-	}
-	n.deaths.Report(n, rank, cause, report)
-}
-
 // Close closes everything. It fails with fabric.ErrBusy while lanes or endpoints are open.
 func (n *Network) Close() error {
 	n.mu.Lock()
@@ -437,6 +400,8 @@ func (n *Network) release() error {
 	return errors.Join(append(errs, n.mem.closeCache(), closed(n.mr), closed(n.pd), closed(n.dev))...)
 }
 
-func errClosed(op string) error {
-	return fmt.Errorf("ibv: %s on something closed: %w", op, os.ErrClosed)
+func (n *Network) openEndpoints() int {
+	n.endpointsMu.Lock()
+	defer n.endpointsMu.Unlock()
+	return len(n.endpoints)
 }
