@@ -9,9 +9,9 @@ import (
 // Deaths are for networks: the ranks that one takes for down. The zero value has none. They may be
 // used by any goroutine.
 type Deaths struct {
-	n       atomic.Uint32
-	causes  sync.Map   // of error, by rank
-	reports sync.Mutex // one after the other
+	N       atomic.Uint32 // of ranks that are down; networks only load it, inline
+	causes  sync.Map      // of error, by rank
+	reports sync.Mutex    // one after the other
 }
 
 // Add notes a death. It reports whether it is the first to do so.
@@ -22,7 +22,7 @@ func (d *Deaths) Add(rank int, cause error) bool {
 	if _, known := d.causes.LoadOrStore(rank, cause); known {
 		return false
 	}
-	d.n.Add(1)
+	d.N.Add(1)
 	return true
 }
 
@@ -37,12 +37,9 @@ func (d *Deaths) Report(n Network, rank int, cause error, onDown func(rank int, 
 	n.PeerDown(rank, cause)
 }
 
-// Len is the number of ranks that are down; it only grows.
-func (d *Deaths) Len() uint32 { return d.n.Load() }
-
 // Cause is how a rank was found down; nil: it is not.
 func (d *Deaths) Cause(rank int) error {
-	if d.Len() == 0 {
+	if d.N.Load() == 0 {
 		return nil
 	}
 	cause, _ := d.causes.Load(rank)

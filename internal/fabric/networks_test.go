@@ -60,7 +60,7 @@ func TestADeathIsReportedBeforeItCounts(t *testing.T) {
 	n := &network{}
 	first, second := errors.New("first"), errors.New("second")
 	onDown := func(rank int, cause error) {
-		if n.Cause(rank) != nil || n.Len() != 0 {
+		if n.Cause(rank) != nil || n.N.Load() != 0 {
 			t.Error("operations fail before the program knows why")
 		}
 		n.reported = append(n.reported, cause)
@@ -71,8 +71,8 @@ func TestADeathIsReportedBeforeItCounts(t *testing.T) {
 	if err := n.Err("put", 3); !errors.As(err, &down) || down.Rank != 3 || down.Op != "put" || !errors.Is(err, first) {
 		t.Errorf("a put to the rank: %v", err)
 	}
-	if !slices.Equal(n.reported, []error{first}) || n.Add(3, second) || n.Len() != 1 {
-		t.Errorf("reported %v, %d are down", n.reported, n.Len())
+	if !slices.Equal(n.reported, []error{first}) || n.Add(3, second) || n.N.Load() != 1 {
+		t.Errorf("reported %v, %d are down", n.reported, n.N.Load())
 	}
 	if !n.Add(300, nil) || n.Cause(300) == nil || n.Err("get", 4) != nil {
 		t.Errorf("one without a cause: %v; one that lives: %v", n.Cause(300), n.Err("get", 4))

@@ -21,7 +21,7 @@ func (l *lane) Post(b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error
 	if e == nil {
 		return errClosed("post")
 	}
-	if e.downSeen != e.net.deaths.Len() {
+	if e.downSeen != e.net.deaths.N.Load() {
 		e.noticeDowns()
 	}
 	if err := e.checkBatch(b, q); err != nil {

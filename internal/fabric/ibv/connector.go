@@ -174,7 +174,7 @@ func (c *connector) turn() int {
 	for i := range in {
 		c.answer(&in[i])
 	}
-	if seen := c.n.deaths.Len(); seen != c.downSeen {
+	if seen := c.n.deaths.N.Load(); seen != c.downSeen {
 		c.downSeen = seen
 		c.dropDead()
 	}

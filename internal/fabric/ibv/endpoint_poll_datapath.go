@@ -70,7 +70,7 @@ func (p *endpoint) progress(budget time.Duration) error {
 	if err != nil {
 		return err
 	}
-	if p.downSeen != p.n.deaths.Len() {
+	if p.downSeen != p.n.deaths.N.Load() {
 		p.noticeDowns()
 		more = true
 	}
@@ -236,9 +236,12 @@ func (p *endpoint) settle() {
 	p.mu.Unlock()
 }
 
-// noticeDowns ends what there is with ranks that were found down.
+// noticeDowns ends what there is with ranks that were found down. As a part of progress it would
+// cost each poll.
+//
+//go:noinline
 func (p *endpoint) noticeDowns() {
-	p.downSeen = p.n.deaths.Len()
+	p.downSeen = p.n.deaths.N.Load()
 	p.n.deaths.Each(p.endPeer)
 }
 

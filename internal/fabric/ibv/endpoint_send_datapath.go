@@ -43,7 +43,7 @@ func (p *endpoint) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cook
 	p.mu.Lock()
 	if o := &p.out; !p.closed && o.lost == nil && f&fabric.More == 0 && uint(n-1) < uint(o.inline) &&
 		uint(rank) < uint(len(p.conns.peers)) {
-		if c := p.conns.to(rank); c != nil && p.n.deaths.Len() == 0 {
+		if c := p.conns.to(rank); c != nil && p.n.deaths.N.Load() == 0 {
 			p.prepareLocked(true)
 			if o.takesNow(c) {
 				o.postCopied(c, b.Data[:n], f)

@@ -51,7 +51,7 @@ func (p *endpoint) sleep(ctx context.Context) error {
 	// What came between the last poll and the arming makes no event.
 	n, _, err := p.turn(0)
 	p.settle()
-	if n > 0 || err != nil || p.downSeen != p.n.deaths.Len() {
+	if n > 0 || err != nil || p.downSeen != p.n.deaths.N.Load() {
 		return err
 	}
 	return p.waker.sleep(ctx, p.listener.channel, func() time.Duration {

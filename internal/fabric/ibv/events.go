@@ -13,14 +13,15 @@ type eventQueue struct {
 	out  []fabric.Event           // of the Poll in progress
 	n    int                      // events in out
 	rest queue.Ring[fabric.Event] // those behind them
+	more int                      // events in rest
 }
 
 // len is how many events there are.
-func (q *eventQueue) len() int { return q.n + q.rest.Len() }
+func (q *eventQueue) len() int { return q.n + q.more }
 
 // begin has events go to out from now on, first those that there are.
 func (q *eventQueue) begin(out []fabric.Event) {
-	if q.out, q.n = out, 0; q.rest.Len() > 0 {
+	if q.out, q.n = out, 0; q.more > 0 {
 		q.refill()
 	}
 }
@@ -30,6 +31,7 @@ func (q *eventQueue) refill() {
 	for out := q.out; q.rest.Len() > 0 && q.n < len(out); q.n++ {
 		out[q.n] = q.rest.Pop()
 	}
+	q.more = q.rest.Len()
 }
 
 // end returns how many events out has.
@@ -56,5 +58,6 @@ func (q *eventQueue) next() *fabric.Event {
 //go:noinline
 func (q *eventQueue) behind() *fabric.Event {
 	q.rest.Push(fabric.Event{})
-	return q.rest.Item(q.rest.Len() - 1)
+	q.more = q.rest.Len()
+	return q.rest.Item(q.more - 1)
 }

@@ -40,7 +40,7 @@ func (l *lane) Test(h fabric.Handle) (uint64, bool, error) {
 	if o == none {
 		return 0, false, errSpent
 	}
-	if e.downSeen != e.net.deaths.Len() {
+	if e.downSeen != e.net.deaths.N.Load() {
 		e.noticeDowns()
 	}
 	if e.ops.all[o].parts > 0 {
@@ -146,7 +146,7 @@ func (l *lane) Poll() error {
 		return err
 	}
 	defer l.guard.Exit()
-	if e.downSeen != e.net.deaths.Len() {
+	if e.downSeen != e.net.deaths.N.Load() {
 		e.noticeDowns()
 	}
 	if e.idle() {

@@ -61,7 +61,7 @@ type pacer struct{ since time.Time }
 // pause is called after a polling budget without completions: it gives way, and parks once that has
 // gone on for a while.
 func (e *queueSet) pause(ctx context.Context, p *pacer) error {
-	if e.downSeen != e.net.deaths.Len() {
+	if e.downSeen != e.net.deaths.N.Load() {
 		e.noticeDowns()
 	}
 	if err := ctx.Err(); err != nil {
@@ -248,7 +248,7 @@ func (e *queueSet) lose(err error) error {
 
 // noticeDowns ends the send queues to ranks that were found down elsewhere.
 func (e *queueSet) noticeDowns() {
-	e.downSeen = e.net.deaths.Len()
+	e.downSeen = e.net.deaths.N.Load()
 	e.net.deaths.Each(func(rank int, cause error) {
 		if q := e.queues[rank]; q != nil {
 			e.tx.fail(q, cause)

@@ -14,7 +14,7 @@ import (
 // has more to say.
 func (l *lane) target(peer int, off, n uint64) *sendQueue {
 	e := l.set
-	if e != nil && uint(peer) < uint(len(e.queues)) && e.downSeen == e.net.deaths.Len() {
+	if e != nil && uint(peer) < uint(len(e.queues)) && e.downSeen == e.net.deaths.N.Load() {
 		if q := e.queues[peer]; q != nil && n <= q.size && off <= q.size-n && q.err == nil {
 			q.used = e.rings
 			return q
@@ -33,7 +33,7 @@ func (l *lane) checkTarget(op string, peer int, off, n uint64) (*sendQueue, erro
 	if err := fabric.CheckTarget(e.net, op, peer, off, n); err != nil {
 		return nil, err
 	}
-	if e.downSeen != e.net.deaths.Len() {
+	if e.downSeen != e.net.deaths.N.Load() {
 		e.noticeDowns()
 	}
 	q := e.queues[peer]
