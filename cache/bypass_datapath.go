@@ -10,7 +10,7 @@ package cache
 
 // bypass is what is known of the use of a cache.
 type bypass struct {
-	passing    [regions]uint8 // what passes by at once: PassGets, PassPuts
+	passing    [regions]uint8 // what passes by at once: passGets, passPuts
 	regions    [regions]region
 	hitsSeen   uint64 // hits that regions have counted
 	shadow     shadow
@@ -24,14 +24,14 @@ type region struct {
 	puts, sent uint16 // puts, and what they were sent as; or puts that the shadow saw, and those alone
 	pages      uint16 // entries that it has
 	more       uint8  // the round is so many times twice as long
-	passes     uint8  // PassGets, PassPuts
+	passes     uint8  // passGets, passPuts
 	readOnly   bool   // some of it has that hint: a put is looked at
 }
 
-// What passes a cache by, see Cache.Passing.
+// What passes a cache by, see passes.
 const (
-	PassGets = 1 << iota
-	PassPuts
+	passGets = 1 << iota
+	passPuts
 )
 
 const (
@@ -55,29 +55,30 @@ func (c *observer) regionAt(rank int, off uint64) uint64 {
 	return (uint64(rank)<<regionShift + off>>(c.regionBits&63)) % regions
 }
 
-// Passing is what passes the cache by without a look at it, of n bytes that lie in the rank's
-// memory: PassGets, if PassGet or WatchGet says so, and PassPuts.
-func (c *observer) Passing(rank int, off, n uint64) uint8 {
+// passes is what passes the cache by without a look at it, of n bytes that lie in the rank's
+// memory: passGets, if passGet or stillPassesGet says so, and passPuts.
+func (c *observer) passes(rank int, off, n uint64) uint8 {
 	if (off^(off+n))>>(c.regionBits&63) != 0 {
 		return 0
 	}
 	return c.passing[c.regionAt(rank, off)]
 }
 
-// PassGet counts a get that may pass by, and reports whether it does unless WatchGet has it not.
-func (c *observer) PassGet(rank int, off uint64) bool {
+// passGet counts a get that may pass by, and reports whether it does unless stillPassesGet has it
+// not.
+func (c *observer) passGet(rank int, off uint64) bool {
 	c.n.GetsDirect++
 	return c.n.GetsDirect%probeEvery >= probeFor && !c.shadow.part.has(c.pageKey(rank, off))
 }
 
-// PassPut is PassGet for a put.
-func (c *observer) PassPut(rank int, off uint64) bool {
+// passPut is passGet for a put.
+func (c *observer) passPut(rank int, off uint64) bool {
 	c.n.PutsDirect++
 	return !c.shadow.part.has(c.pageKey(rank, off))
 }
 
-// WatchGet reports whether a get for which PassGet returned false passes the cache by.
-func (c *observer) WatchGet(rank int, off uint64) bool {
+// stillPassesGet reports whether a get for which passGet returned false passes the cache by.
+func (c *observer) stillPassesGet(rank int, off uint64) bool {
 	if c.watchGet(rank, off) {
 		return true
 	}
@@ -85,8 +86,8 @@ func (c *observer) WatchGet(rank int, off uint64) bool {
 	return false
 }
 
-// WatchPut is WatchGet for a put.
-func (c *observer) WatchPut(rank int, off uint64) bool {
+// stillPassesPut is stillPassesGet for a put.
+func (c *observer) stillPassesPut(rank int, off uint64) bool {
 	if c.watchPut(rank, off) {
 		return true
 	}
@@ -101,7 +102,7 @@ func (c *writer) bypasses(rank int, off uint64) bool {
 	}
 	k := c.regionAt(rank, off)
 	r := &c.regions[k]
-	if r.passes&PassGets != 0 {
+	if r.passes&passGets != 0 {
 		if c.n.GetsDirect%vacateEvery == 0 {
 			c.vacate(k)
 		}
@@ -133,7 +134,7 @@ func (c *writer) leaveGets(k uint64) bool {
 	}
 	leave := uint32(r.hits)*(leaveBelow-1) < uint32(r.gets)
 	if r.gets, r.hits = 0, 0; leave {
-		r.passes |= PassGets
+		r.passes |= passGets
 		c.vacate(k)
 		c.letPass(k)
 	}
@@ -148,7 +149,7 @@ func (c *observer) watchGet(rank int, off uint64) bool {
 	if i := c.n.GetsDirect % probeEvery; i < probeFor && c.maxWindow > 0 {
 		if c.inStream(i == 0, rank, off) { // which goes through other regions, too
 			for k := c.regionAt(rank, 0); k <= c.regionAt(rank, c.sizes[rank]-1); k++ {
-				c.back(k, PassGets|PassPuts)
+				c.back(k, passGets|passPuts)
 			}
 			return false
 		}
@@ -167,7 +168,7 @@ func (c *observer) watchGet(rank int, off uint64) bool {
 	}
 	e.valid |= line
 	if r.hits >= round/returnAbove {
-		c.back(k, PassGets|PassPuts)
+		c.back(k, passGets|passPuts)
 		return false
 	}
 	if r.gets == round {
@@ -219,7 +220,7 @@ func (c *observer) watchPut(rank int, off uint64) bool {
 	}
 	back := r.sent <= r.puts-r.puts/returnAbove
 	if r.puts, r.sent = 0, 0; back {
-		c.back(k, PassPuts)
+		c.back(k, passPuts)
 	}
 	return !back
 }
@@ -242,9 +243,9 @@ func (c *writer) putsPass(rank int, off uint64) bool {
 	}
 	k := c.regionAt(rank, off)
 	r := &c.regions[k]
-	if r.passes&PassPuts != 0 {
+	if r.passes&passPuts != 0 {
 		if i := c.entryOf(c.pageKey(rank, off)); i != none && c.entries[i].valid|c.entries[i].ready != 0 {
-			c.back(k, PassPuts)
+			c.back(k, passPuts)
 			return false
 		}
 		if c.n.PutsDirect%vacateEvery == 0 {
@@ -257,7 +258,7 @@ func (c *writer) putsPass(rank int, off uint64) bool {
 	}
 	leave := uint32(r.puts)*4 < uint32(r.sent)*5
 	if r.puts, r.sent = 0, 0; leave {
-		r.passes |= PassPuts
+		r.passes |= passPuts
 		c.vacate(k)
 		c.letPass(k)
 	}
@@ -317,7 +318,7 @@ func (c *writer) vacate(k uint64) {
 		case e.key == 0 || c.regionAt(keyRank(e.key), c.keyOff(e.key)) != k || e.pinned || e.keep:
 		case e.mask == none && e.wanted|e.ready == 0:
 			c.evict(uint16(i))
-		case e.mask != none && e.op == none && c.regions[k].passes&PassPuts != 0:
+		case e.mask != none && e.op == none && c.regions[k].passes&passPuts != 0:
 			c.work = append(c.work, uint16(i))
 		}
 	}
@@ -342,14 +343,14 @@ func (c *observer) isBare(rank int, off, n uint64) bool {
 // Bypasses reports whether a gather of bytes from one on is better done by gets that pass the cache
 // by. It counts one of them.
 func (c *writer) Bypasses(rank int, off uint64) bool {
-	return c.inside(rank, off, 0) && len(c.hints) == 0 && c.regions[c.regionAt(rank, off)].passes&PassGets != 0 && c.bypasses(rank, off)
+	return c.inside(rank, off, 0) && len(c.hints) == 0 && c.regions[c.regionAt(rank, off)].passes&passGets != 0 && c.bypasses(rank, off)
 }
 
 // gathered counts an element of a gather, which was fetched or was there.
 func (c *writer) gathered(rank int, off uint64, fetched bool) {
 	k := c.regionAt(rank, off)
 	r := &c.regions[k]
-	if c.cfg.NoBypass || r.passes&PassGets != 0 {
+	if c.cfg.NoBypass || r.passes&passGets != 0 {
 		return
 	}
 	if !fetched {

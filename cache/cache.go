@@ -26,7 +26,11 @@ import (
 //	writer    puts, and how room for a page is made
 //	reader    gets, and what is fetched ahead
 //	Cache     fences
-type Cache struct{ reader }
+type Cache struct {
+	reader
+	begun gets            // that do not wait
+	ctx   context.Context // bounds what goes through lanes
+}
 
 // pages is what a cache keeps.
 type pages struct {
@@ -118,7 +122,7 @@ type window struct {
 	data unsafe.Pointer
 }
 
-var _ env.Fences = (*Cache)(nil)
+var _ env.Fence = (*Cache)(nil)
 
 // New makes a cache of what lanes reach. It allocates all that it will use: Pages times PageSize
 // and some 15 % more, registered with each network of the lanes. The lanes must stay open until
@@ -135,7 +139,8 @@ func New(e env.Env, lanes env.Lanes, cfg Config) (*Cache, error) {
 		return nil, fmt.Errorf("cache: a job of %d ranks; want fewer than %d", e.Size(), maxRanks)
 	}
 	c := new(Cache)
-	c.cfg, c.env, c.lanes = cfg, e, lanes.All()
+	c.cfg, c.env, c.lanes, c.ctx = cfg, e, lanes.All(), context.Background()
+	c.begun = gets{c: c, first: 1, next: 1}
 	c.epoch, c.oldest, c.youngest = 1, none, none
 	n, free, err := offheap.Alloc[Stats]()
 	if err != nil {
@@ -254,6 +259,9 @@ func (c *pages) check(name string, rank int, off uint64, n int) error {
 func (c *pages) inside(rank int, off, n uint64) bool {
 	return uint(rank) < uint(len(c.sizes)) && n <= c.sizes[rank] && off <= c.sizes[rank]-n
 }
+
+// Keeps reports whether the cache may have bytes of a rank.
+func (c *Cache) Keeps(rank int) bool { return uint(rank) < uint(len(c.sizes)) && c.sizes[rank] != 0 }
 
 // closeAfter bounds how long Close waits.
 const closeAfter = 10 * time.Second

@@ -33,9 +33,9 @@ func (c *pages) restart() {
 	}
 }
 
-// Delivered is Deliver where there is nothing to do, and no copy that Survives, and reports whether
-// that is so.
-func (c *Cache) Delivered() bool {
+// delivered is Deliver where there is nothing to do, and no copy survives an acquire, and reports
+// whether that is so.
+func (c *Cache) delivered() bool {
 	if c.closed || c.dirty > 0 || c.puts > 0 || len(c.lost) > 0 || len(c.hints) > 0 {
 		return false
 	}
@@ -48,6 +48,19 @@ func (c *Cache) Delivered() bool {
 // *fabric.OpErrors, once. When ctx ends, or has ended, before all is done, it returns the cause:
 // everything has begun then as far as Config.Ring has room, and goes on.
 func (c *Cache) Release(ctx context.Context) error { return c.release(ctx, true) }
+
+// ReleaseFor is Release before a message that writes n bytes at off of a rank, of which the lanes do
+// not tell when it has arrived; n is 0 where nothing is written.
+func (c *Cache) ReleaseFor(ctx context.Context, rank int, off uint64, n int) error {
+	err := c.Release(ctx)
+	if err != nil || n == 0 || !c.Keeps(rank) {
+		return err
+	}
+	if err = c.Direct(ctx, rank, off, n, true); err == nil {
+		c.Linger()
+	}
+	return err
+}
 
 // Deliver is Release of what was put through the cache: it does not wait for writes that passed it
 // by, whose bytes it goes on to keep no copies of.
@@ -115,7 +128,7 @@ func (c *carrier) cover(ctx context.Context) error {
 	var all error
 	for _, l := range c.lanes {
 		if err := l.Flush(ctx); err != nil {
-			all = errors.Join(all, c.inRegion(err))
+			all = errors.Join(all, err)
 		}
 	}
 	c.harvest()
@@ -155,9 +168,9 @@ func (c *writer) Direct(ctx context.Context, rank int, off uint64, n int, write 
 	return nil
 }
 
-// Yielded is Direct for a write where the cache has nothing of the bytes' region, and reports
+// yielded is Direct for a write where the cache has nothing of the bytes' region, and reports
 // whether that is so.
-func (c *writer) Yielded(rank int, off, n uint64) bool {
+func (c *writer) yielded(rank int, off, n uint64) bool {
 	if c.closed || len(c.hints) > 0 || !c.isBare(rank, off, n) {
 		return false
 	}

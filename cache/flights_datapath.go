@@ -116,7 +116,7 @@ func (c *carrier) harvest() {
 func (c *carrier) complete(k uint16, err error) {
 	o := &c.ops[k]
 	c.ring[o.peer]--
-	o.done, o.err = true, c.inRegion(err)
+	o.done, o.err = true, err
 	if o.kind == opPut {
 		c.puts--
 		c.written(k, o.err)
@@ -266,21 +266,6 @@ func (c *carrier) awaitRing(ctx context.Context, rank int) error {
 		}
 	}
 	return nil
-}
-
-// inRegion has errors count offsets as the cache's users do.
-func (c *carrier) inRegion(err error) error {
-	switch e := err.(type) {
-	case *fabric.OpError:
-		if e.Off >= c.cfg.Begin {
-			e.Off -= c.cfg.Begin
-		}
-	case interface{ Unwrap() []error }:
-		for _, e := range e.Unwrap() {
-			_ = c.inRegion(e)
-		}
-	}
-	return err
 }
 
 // lose keeps the first error of a rank's writes for Release.

@@ -84,12 +84,6 @@ func (c *reader) hitPage(rank int, off, n uint64) unsafe.Pointer {
 // Errors: a *fabric.RankError or *fabric.BoundsError, one of the network, such as a
 // *fabric.OpError with a *fabric.PeerDownError; os.ErrClosed.
 func (c *reader) Get(ctx context.Context, rank int, off uint64, dst []byte) error {
-	if owner.Checked {
-		if err := c.guard.Enter(); err != nil {
-			return err
-		}
-		defer c.guard.Exit()
-	}
 	if c.inside(rank, off, uint64(len(dst))) {
 		if at := c.Hit(rank, off, uint64(len(dst))); at != nil {
 			copy(dst, unsafe.Slice((*byte)(at), len(dst)))
@@ -101,6 +95,12 @@ func (c *reader) Get(ctx context.Context, rank int, off uint64, dst []byte) erro
 
 // get is Get of what is no hit in one page.
 func (c *reader) get(ctx context.Context, rank int, off uint64, dst []byte) error {
+	if owner.Checked {
+		if err := c.guard.Enter(); err != nil {
+			return err
+		}
+		defer c.guard.Exit()
+	}
 	if err := c.check("get", rank, off, len(dst)); err != nil {
 		return err
 	}
@@ -319,7 +319,7 @@ func (c *reader) post(rank int) (uint16, error) {
 	c.batch.Reset()
 	if err != nil {
 		c.end(k)
-		return none, c.inRegion(err)
+		return none, err
 	}
 	c.posted(k)
 	return k, nil
@@ -394,8 +394,8 @@ func (c *carrier) unpin() {
 	}
 }
 
-// GetAround reads bytes of which the cache has nothing.
-func (c *carrier) GetAround(ctx context.Context, rank int, off uint64, dst []byte) error {
+// getAround reads bytes of which the cache has nothing.
+func (c *carrier) getAround(ctx context.Context, rank int, off uint64, dst []byte) error {
 	l := c.lanes[c.route[rank]]
 	h, err := l.Get(rank, c.cfg.Begin+off, dst, fabric.Blocking)
 	if err == nil && h != fabric.Done {
@@ -403,7 +403,7 @@ func (c *carrier) GetAround(ctx context.Context, rank int, off uint64, dst []byt
 			l.Abandon(h)
 		}
 	}
-	return c.inRegion(err)
+	return err
 }
 
 // getDirect reads without keeping anything. Own writes that were not sent are laid over it.
@@ -415,7 +415,7 @@ func (c *reader) getDirect(ctx context.Context, rank int, off uint64, dst []byte
 			return err
 		}
 	}
-	if err := c.GetAround(ctx, rank, off, dst); err != nil || bare {
+	if err := c.getAround(ctx, rank, off, dst); err != nil || bare {
 		return err
 	}
 	for _, i := range c.overlapped(rank, off, n) {

@@ -101,9 +101,8 @@ func (c *pages) hintAt(rank int, off uint64) Hint {
 	return Default
 }
 
-// Survives reports whether a copy of a byte may survive an acquire: an atomic on it, too, that
-// returns a value is told of by Direct.
-func (c *pages) Survives(rank int, off uint64) bool {
+// survivesAt reports whether a copy of a byte may survive an acquire.
+func (c *pages) survivesAt(rank int, off uint64) bool {
 	return len(c.hints) > 0 && c.inside(rank, off, 1) && c.hintAt(rank, off) >= ReadOnly
 }
 

@@ -50,7 +50,7 @@ func TestTheTestsFindPlantedFaults(t *testing.T) {
 		},
 		faulttest.Fault{
 			Name: "a get in flight that was abandoned goes on", Found: "was written to",
-			Edits: edit("gets_datapath.go", "\tif x := g.find(h); x != nil {\n\t\tg.end(x)\n\t}\n", ""),
+			Edits: edit("gets_datapath.go", "\tif x := g.find(n); x != nil {\n\t\tg.end(x)\n\t}\n", ""),
 		},
 		faulttest.Fault{
 			Name: "a fetch is not cut at the end of a rank", Found: "leave the segment|bytes were fetched",

@@ -99,7 +99,7 @@ func (c *carrier) launch(lane uint8) error {
 		}
 	}
 	c.batch.Reset()
-	return c.inRegion(err)
+	return err
 }
 
 // Place is a byte of a rank.

@@ -367,26 +367,19 @@ func (c *writer) putDirect(ctx context.Context, rank int, off uint64, src []byte
 	if err := c.yieldTo(ctx, rank, off, uint64(len(src)), true); err != nil {
 		return err
 	}
-	return c.PutAround(ctx, rank, off, src)
+	return c.putAround(ctx, rank, off, src)
 }
 
-// PutAround writes bytes of which the cache has nothing.
-func (c *writer) PutAround(ctx context.Context, rank int, off uint64, src []byte) error {
+// putAround writes bytes of which the cache has nothing.
+func (c *writer) putAround(ctx context.Context, rank int, off uint64, src []byte) error {
 	l := c.lanes[c.route[rank]]
 	h, err := l.Put(rank, c.cfg.Begin+off, src, fabric.Blocking)
 	if h == fabric.Done {
-		return c.inRegion(err)
+		return err
 	}
-	return c.FinishPut(ctx, h, rank, off, len(src))
-}
-
-// FinishPut waits for a put of n bytes that passed by.
-func (c *writer) FinishPut(ctx context.Context, h fabric.Handle, rank int, off uint64, n int) error {
-	l := c.lanes[c.route[rank]]
-	_, err := l.Wait(ctx, h)
-	if err != nil {
+	if _, err = l.Wait(ctx, h); err != nil {
 		l.Abandon(h)
-		c.expose(rank, off, uint64(n))
+		c.expose(rank, off, uint64(len(src)))
 	}
-	return c.inRegion(err)
+	return err
 }
