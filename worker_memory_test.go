@@ -77,6 +77,7 @@ func TestCloseNamesOffsetsAsTheProgramDoes(t *testing.T) {
 
 func TestFlushReturnsTheErrorsOfAllLanes(t *testing.T) {
 	w := &Worker{job: &Job{}, lanes: []fabric.Lane{failingLane{rank: 1}, failingLane{rank: 2}}}
+	copy(w.byNet[:], w.lanes)
 	said := w.flush(t.Context()).Error()
 	for _, want := range []string{"rank 1", "rank 2"} {
 		if !strings.Contains(said, want) {

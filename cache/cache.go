@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"os"
 	"runtime"
 	"time"
 	"unsafe"
@@ -30,48 +29,6 @@ type Cache struct {
 	reader
 	begun gets            // that do not wait
 	ctx   context.Context // bounds what goes through lanes
-}
-
-// pages is what a cache keeps.
-type pages struct {
-	// What a hit touches comes first.
-	reads     window // lines that can be read, of the page that was read last
-	n         *Stats
-	pageShift uint8
-	lineShift uint8
-	pageMask  uint64 // of the offset in a page
-	lineMask  uint64 // of the offset in a line
-	epoch     uint64 // the number of acquires, from 1
-	base      unsafe.Pointer
-	directory
-	sizes    []uint64 // by rank, in bytes
-	writes   window   // of the page that was written last, while it is dirty and not being written
-	mask     []uint64 // of that page
-	readOf   uint16   // the entry of reads, if that has a length
-	writeOf  uint16   // of writes, likewise
-	putsSeen uint64   // puts that pages have counted
-
-	cfg    Config
-	slab   slab
-	closed bool
-	duel   *duel
-
-	masks      []uint64 // of dirty bytes, maskWords each
-	maskWords  int
-	freeMasks  []uint16
-	oldest     uint16 // of the dirty that are not being written
-	youngest   uint16
-	dirty      int
-	work       []uint16 // entries to write, or that a range has
-	exposed    []extent // in which puts and atomics that passed by are in flight
-	allExposed bool
-	passed     bool // something has passed by since the last Release
-	lingers    bool // of that, something that the lanes do not complete
-	hints      []hinted
-
-	useful uint64 // lines fetched ahead that were asked for, of late
-	wasted uint64 // that were not
-	first  bool   // the request reads lines that nobody asked for before
 }
 
 // observer judges what a cache is good for.
@@ -113,14 +70,6 @@ type writer struct {
 }
 
 type reader struct{ writer }
-
-// window is bytes of a rank that are accessed without a look at their entry.
-type window struct {
-	rank int
-	off  uint64
-	len  uint64 // 0: none
-	data unsafe.Pointer
-}
 
 var _ env.Fence = (*Cache)(nil)
 
@@ -207,58 +156,6 @@ const (
 	slotBytes = 32 << 10
 	minSlot   = 256
 )
-
-// indexes are n-1 down to 0, a stack of all.
-func indexes(n int) []uint16 {
-	s := make([]uint16, n)
-	for i := range s {
-		s[i] = uint16(n - 1 - i)
-	}
-	return s
-}
-
-func pop(s *[]uint16) uint16 {
-	k := len(*s) - 1
-	i := (*s)[k]
-	*s = (*s)[:k]
-	return i
-}
-
-func log2(n int) (k uint8) {
-	for ; n > 1; n >>= 1 {
-		k++
-	}
-	return k
-}
-
-// page is the bytes of an entry's page, slot those of a flight's slot.
-func (c *pages) page(i uint16) []byte {
-	at := int(i) << (c.pageShift & 63)
-	return c.slab.bytes[at : at+c.cfg.PageSize : at+c.cfg.PageSize]
-}
-
-func (c *pages) slotAt(s uint16) int { return (len(c.entries) + int(s)) << (c.pageShift & 63) }
-
-func (c *pages) slot(s uint16) []byte {
-	at := c.slotAt(s)
-	return c.slab.bytes[at : at+c.cfg.PageSize : at+c.cfg.PageSize]
-}
-
-// check is what keeps a request of n bytes from being begun.
-func (c *pages) check(name string, rank int, off uint64, n int) error {
-	switch {
-	case c.closed:
-		return fmt.Errorf("cache: %s: %w", name, os.ErrClosed)
-	case rank < 0 || rank >= len(c.sizes):
-		return &fabric.RankError{Op: name, Rank: rank, Size: len(c.sizes)}
-	}
-	return fabric.CheckRange(name, rank, off, uint64(n), c.sizes[rank])
-}
-
-// inside is check without a reason, and without a call.
-func (c *pages) inside(rank int, off, n uint64) bool {
-	return uint(rank) < uint(len(c.sizes)) && n <= c.sizes[rank] && off <= c.sizes[rank]-n
-}
 
 // Keeps reports whether the cache may have bytes of a rank.
 func (c *Cache) Keeps(rank int) bool { return uint(rank) < uint(len(c.sizes)) && c.sizes[rank] != 0 }

@@ -229,30 +229,3 @@ func (c *carrier) quiet(ctx context.Context, rank int, off, n uint64) error {
 		}
 	}
 }
-
-// overlapped are the entries of the pages of a range that is not empty, in c.work.
-func (c *pages) overlapped(rank int, off, n uint64) []uint16 {
-	c.work = c.work[:0]
-	first, last := c.pageKey(rank, off), c.pageKey(rank, off+n-1)
-	if last-first >= uint64(len(c.entries)) {
-		for i := range c.entries {
-			if key := c.entries[i].key; key >= first && key <= last {
-				c.work = append(c.work, uint16(i))
-			}
-		}
-		return c.work
-	}
-	for key := first; key <= last; key++ {
-		if i := c.entryOf(key); i != none {
-			c.work = append(c.work, i)
-		}
-	}
-	return c.work
-}
-
-// within is the part of a range that lies in a page: n bytes at o of the page, and at of the range.
-func (c *pages) within(key, off, n uint64) (o, k uint64, at int) {
-	page := c.keyOff(key)
-	low, high := max(page, off), min(page+c.pageMask+1, off+n)
-	return low - page, high - low, int(low - off)
-}

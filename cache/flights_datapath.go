@@ -179,54 +179,11 @@ func (c *carrier) merge(i, s uint16) {
 	}
 }
 
-// unread counts lines that were fetched ahead for nothing.
-func (c *pages) unread(lines uint64) {
-	n := uint64(bits.OnesCount64(lines))
-	c.n.PrefetchUnused += n
-	c.wasted += n
-	c.n.PrefetchResident -= n
-}
-
 // ahead counts lines that are fetched ahead.
 func (c *carrier) ahead(lines uint64) {
 	n := uint64(bits.OnesCount64(lines))
 	c.n.Prefetched += n
 	c.n.PrefetchResident += n
-}
-
-// drop forgets lines of an entry, and what is on its way to it.
-func (c *pages) drop(i uint16, lines uint64) {
-	e := &c.entries[i]
-	if i == c.readOf && e.valid&lines != 0 {
-		c.reads.len = 0
-	}
-	e.valid &^= lines
-	c.dropAhead(e, lines)
-}
-
-// dropAhead is drop of lines that nobody could read yet.
-func (c *pages) dropAhead(e *entry, lines uint64) {
-	if r := e.ready & lines; r != 0 {
-		c.unread(r)
-		e.ready &^= r
-	}
-	if e.wanted&lines != 0 {
-		c.cancel(e)
-	}
-}
-
-// cancel has what is in flight to the entry be dropped when it arrives.
-func (c *pages) cancel(e *entry) {
-	e.gen++
-	e.wanted = 0
-}
-
-// refresh forgets what an acquire has made old.
-func (c *pages) refresh(i uint16) {
-	if e := &c.entries[i]; e.epoch < c.epoch {
-		c.drop(i, ^uint64(0))
-		e.epoch = c.epoch
-	}
 }
 
 // await waits until a lane has told something.
@@ -289,4 +246,84 @@ func (c *carrier) takeLost() error {
 		return fmt.Errorf("cache: writes are lost: %w", err)
 	}
 	return nil
+}
+
+// written is called when the puts of an operation are at their target, or failed.
+func (c *carrier) written(k uint16, err error) {
+	o := &c.ops[k]
+	for i := o.head; i != none; {
+		e := &c.entries[i]
+		next := e.younger
+		m := c.maskOf(e)
+		if err != nil {
+			c.lose(err, int(o.peer))
+			c.expire(i)
+		}
+		for line := uint64(0); line<<(c.lineShift&63) <= c.pageMask; line++ {
+			o, n := line<<(c.lineShift&63), c.lineMask+1
+			if err == nil && e.epoch >= c.epoch && e.valid>>line&1 == 0 && allBits(m, o, n) {
+				c.dropAhead(e, 1<<line) // what was fetched ahead was not needed
+				e.valid |= 1 << line
+			}
+		}
+		if e.wanted != 0 { // it may have been read before the write arrived
+			c.cancel(e)
+		}
+		c.freeMasks = append(c.freeMasks, e.mask)
+		c.n.Unsent--
+		e.mask, e.op, e.younger = none, none, none
+		i = next
+	}
+}
+
+// expire has an entry's lines be older than the last acquire.
+func (c *carrier) expire(i uint16) {
+	e := &c.entries[i]
+	e.keep = false
+	if e.epoch = 0; i == c.readOf {
+		c.reads.len = 0
+	}
+}
+
+// split makes the pieces of a request.
+func (c *carrier) split(rank int, off uint64, n int) {
+	c.pieces = c.pieces[:0]
+	for at := 0; at < n; {
+		o := (off + uint64(at)) & c.pageMask
+		k := min(uint64(n-at), c.pageMask+1-o)
+		c.pieces = append(c.pieces, piece{key: c.pageKey(rank, off+uint64(at)), o: o, n: k, at: at, entry: none, slot: none})
+		at += int(k)
+	}
+}
+
+// unpin ends what post began with entries.
+func (c *carrier) unpin() {
+	for j := range c.pieces {
+		if i := c.pieces[j].entry; i != none {
+			c.entries[i].pinned = false
+		}
+	}
+}
+
+// underway reports whether all that is left of a request has been fetched ahead, and is on its way.
+func (c *carrier) underway() bool {
+	for j := range c.pieces {
+		p := &c.pieces[j]
+		if !p.done && (p.entry == none || c.missing(&c.entries[p.entry], p.o, p.n)&^c.entries[p.entry].wanted != 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// piece is the part of a request that lies in one page.
+type piece struct {
+	key   uint64
+	o, n  uint64 // in the page
+	at    int    // in the request
+	entry uint16 // pinned meanwhile, or none
+	slot  uint16 // of the flight that was begun for it, or none
+	gen   uint32 // of the entry
+	late  uint64 // lines that were on their way
+	done  bool
 }

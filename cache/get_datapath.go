@@ -9,18 +9,6 @@ import (
 	"github.com/ibconduit/conduit/internal/owner"
 )
 
-// piece is the part of a request that lies in one page.
-type piece struct {
-	key   uint64
-	o, n  uint64 // in the page
-	at    int    // in the request
-	entry uint16 // pinned meanwhile, or none
-	slot  uint16 // of the flight that was begun for it, or none
-	gen   uint32 // of the entry
-	late  uint64 // lines that were on their way
-	done  bool
-}
-
 // Peek is Hit for the lines that were read last, short enough to be compiled into its caller.
 func (c *pages) Peek(rank int, off, n uint64) unsafe.Pointer {
 	if d := off - c.reads.off; n <= c.reads.len && d <= c.reads.len-n && rank == c.reads.rank {
@@ -187,17 +175,6 @@ func (c *reader) passesBy(rank int, off, n uint64) bool {
 	return n >= uint64(c.cfg.DirectMin) || c.isExposed(rank, off, n) || len(c.hints) > 0 && c.hintAt(rank, off) == Bypass
 }
 
-// split makes the pieces of a request.
-func (c *carrier) split(rank int, off uint64, n int) {
-	c.pieces = c.pieces[:0]
-	for at := 0; at < n; {
-		o := (off + uint64(at)) & c.pageMask
-		k := min(uint64(n-at), c.pageMask+1-o)
-		c.pieces = append(c.pieces, piece{key: c.pageKey(rank, off+uint64(at)), o: o, n: k, at: at, entry: none, slot: none})
-		at += int(k)
-	}
-}
-
 // readable reads the pieces that can be, and returns how many are left.
 func (c *reader) readable(dst []byte) (left int) {
 	for j := range c.pieces {
@@ -223,35 +200,6 @@ func (c *reader) readable(dst []byte) (left int) {
 	return left
 }
 
-// underway reports whether all that is left of a request has been fetched ahead, and is on its way.
-func (c *carrier) underway() bool {
-	for j := range c.pieces {
-		p := &c.pieces[j]
-		if !p.done && (p.entry == none || c.missing(&c.entries[p.entry], p.o, p.n)&^c.entries[p.entry].wanted != 0) {
-			return false
-		}
-	}
-	return true
-}
-
-// missing are the lines of a range of a page that cannot be read from it.
-func (c *pages) missing(e *entry, o, n uint64) uint64 {
-	miss := c.lines(o, n) &^ (e.valid | e.ready)
-	if miss == 0 || e.mask == none {
-		return miss
-	}
-	m := c.maskOf(e)
-	for left := miss; left != 0; left &= left - 1 {
-		k := uint64(bits.TrailingZeros64(left))
-		low := max(k<<(c.lineShift&63), o)
-		high := min((k+1)<<(c.lineShift&63), o+n)
-		if allBits(m, low, high-low) {
-			miss &^= 1 << k
-		}
-	}
-	return miss
-}
-
 // read copies a piece out of its page.
 func (c *pages) read(p *piece, dst []byte) {
 	e := &c.entries[p.entry]
@@ -268,16 +216,6 @@ func (c *pages) read(p *piece, dst []byte) {
 		c.n.PrefetchResident -= n
 		c.n.BytesUsed += c.lineBytes(p.key, r)
 	}
-}
-
-// lineBytes is how many bytes lines of a page have: the last of a rank may have less than others.
-func (c *pages) lineBytes(key, lines uint64) uint64 {
-	n := uint64(bits.OnesCount64(lines)) << (c.lineShift & 63)
-	high := uint64(64-bits.LeadingZeros64(lines))<<(c.lineShift&63) + c.keyOff(key)
-	if size := c.sizes[keyRank(key)]; high > size {
-		n -= high - size
-	}
-	return n
 }
 
 // post posts a flight for each piece that needs one, as one operation: none if all that is missing
@@ -385,15 +323,6 @@ func (c *reader) finish(ctx context.Context, k uint16, dst []byte) error {
 	return nil
 }
 
-// unpin ends what post began with entries.
-func (c *carrier) unpin() {
-	for j := range c.pieces {
-		if i := c.pieces[j].entry; i != none {
-			c.entries[i].pinned = false
-		}
-	}
-}
-
 // getAround reads bytes of which the cache has nothing.
 func (c *carrier) getAround(ctx context.Context, rank int, off uint64, dst []byte) error {
 	l := c.lanes[c.route[rank]]
@@ -435,4 +364,61 @@ func (c *reader) getDirect(ctx context.Context, rank int, off uint64, dst []byte
 		}
 	}
 	return nil
+}
+
+// Place is a byte of a rank.
+type Place struct {
+	Rank int
+	Off  uint64
+}
+
+// Gather reads n bytes at each of several places into dst, which has n bytes for each: what the
+// cache does not have is fetched by as few doorbells as there are slots for. Otherwise it is Get;
+// with an error some may have been read.
+func (c *reader) Gather(ctx context.Context, at []Place, n int, dst []byte) error {
+	for from := 0; from < len(at); {
+		to, err := c.reach(at, from, n)
+		if err != nil {
+			return err
+		}
+		for to = max(to, from+1); from < to; from++ {
+			if err := c.Get(ctx, at[from].Rank, at[from].Off, dst[from*n:(from+1)*n]); err != nil {
+				return err
+			}
+		}
+	}
+	c.hitsSeen = c.n.GetHits
+	return nil
+}
+
+// reach begins to fetch places from one on, and returns the first for which there is no room.
+func (c *reader) reach(at []Place, from, n int) (int, error) {
+	if owner.Checked {
+		if err := c.guard.Enter(); err != nil {
+			return from, err
+		}
+		defer c.guard.Exit()
+	}
+	if n >= c.cfg.DirectMin {
+		return from, nil
+	}
+	if c.gets > 0 {
+		c.harvest()
+	}
+	lane := none
+	for ; from < len(at); from++ {
+		rank, off := at[from].Rank, at[from].Off
+		if !c.inside(rank, off, uint64(n)) || lane != none && lane != int(c.route[rank]) {
+			break // Get says what is wrong, or the next doorbell is another lane's
+		}
+		before := c.n.Flights
+		if lane = int(c.route[rank]); !c.aheadOf(rank, off, n) {
+			break
+		}
+		c.gathered(rank, off, c.n.Flights != before)
+	}
+	if lane == none {
+		return from, nil
+	}
+	return from, c.launch(uint8(lane))
 }

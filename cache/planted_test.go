@@ -21,7 +21,7 @@ func TestTheTestsFindPlantedFaults(t *testing.T) {
 		faulttest.Fault{
 			Name: "a fetch in flight at an acquire is kept", Found: "prefetched before the acquire",
 			Edits: append(edit("flights_datapath.go", "err == nil && e.epoch >= c.epoch {", "err == nil {"),
-				edit("flights_datapath.go", "\tif e.wanted&lines != 0 {\n\t\tc.cancel(e)\n\t}\n", "")...),
+				edit("pages.go", "\tif e.wanted&lines != 0 {\n\t\tc.cancel(e)\n\t}\n", "")...),
 		},
 		faulttest.Fault{
 			Name: "a fetch overwrites dirty bytes", Found: "want|read",
@@ -29,7 +29,7 @@ func TestTheTestsFindPlantedFaults(t *testing.T) {
 		},
 		faulttest.Fault{
 			Name: "a get that overtook a write is kept", Found: "read|want",
-			Edits: edit("put_datapath.go", "\t\tif e.wanted != 0 { // it may", "\t\tif false { // it may"),
+			Edits: edit("flights_datapath.go", "\t\tif e.wanted != 0 { // it may", "\t\tif false { // it may"),
 		},
 		faulttest.Fault{
 			Name: "a write in flight that passed by is forgotten", Found: "after the release|bytes at .* are",
@@ -66,7 +66,7 @@ func TestTheTestsFindPlantedFaults(t *testing.T) {
 		},
 		faulttest.Fault{
 			Name: "errors of writes are dropped", Found: "lost writes",
-			Edits: edit("put_datapath.go", "\t\t\tc.lose(err, int(o.peer))\n", ""),
+			Edits: edit("flights_datapath.go", "\t\t\tc.lose(err, int(o.peer))\n", ""),
 		},
 	)
 }

@@ -274,43 +274,6 @@ func (c *writer) ringLane(lane uint8) {
 	c.chains.Reset()
 }
 
-// written is called when the puts of an operation are at their target, or failed.
-func (c *carrier) written(k uint16, err error) {
-	o := &c.ops[k]
-	for i := o.head; i != none; {
-		e := &c.entries[i]
-		next := e.younger
-		m := c.maskOf(e)
-		if err != nil {
-			c.lose(err, int(o.peer))
-			c.expire(i)
-		}
-		for line := uint64(0); line<<(c.lineShift&63) <= c.pageMask; line++ {
-			o, n := line<<(c.lineShift&63), c.lineMask+1
-			if err == nil && e.epoch >= c.epoch && e.valid>>line&1 == 0 && allBits(m, o, n) {
-				c.dropAhead(e, 1<<line) // what was fetched ahead was not needed
-				e.valid |= 1 << line
-			}
-		}
-		if e.wanted != 0 { // it may have been read before the write arrived
-			c.cancel(e)
-		}
-		c.freeMasks = append(c.freeMasks, e.mask)
-		c.n.Unsent--
-		e.mask, e.op, e.younger = none, none, none
-		i = next
-	}
-}
-
-// expire has an entry's lines be older than the last acquire.
-func (c *carrier) expire(i uint16) {
-	e := &c.entries[i]
-	e.keep = false
-	if e.epoch = 0; i == c.readOf {
-		c.reads.len = 0
-	}
-}
-
 // allocate gives a page an entry. It does not wait: none are all entries in use, or dirty. What is
 // dirty and in its way begins to be written.
 func (c *writer) allocate(key uint64) uint16 {
