@@ -144,7 +144,7 @@ func Set[T Word](w *Worker, p Ptr[T], v T) error { return update(w, fabric.Swap,
 
 // fetch does an atomic and waits for the old value.
 func fetch[T Number](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, compare T) (T, error) {
-	old, err := w.fetch(global.Node(p), p.Offset(), atomicOf(op, operand, compare))
+	old, err := fetchWord(w, global.Node(p), p.Offset(), atomicOf(op, operand, compare))
 	return fromBits[T](old), err
 }
 
@@ -203,7 +203,7 @@ func wordFromBits[T any](v *T, bits uint64) {
 	}
 }
 
-func (w *Worker) fetch(node uint32, off uint64, a fabric.Atomic) (uint64, error) {
+func fetchWord(w *Worker, node uint32, off uint64, a fabric.Atomic) (uint64, error) {
 	old, l, h, err := w.atomic(node, off, a, fabric.Blocking)
 	if h != fabric.Done {
 		old, err = w.await(l, h)

@@ -24,7 +24,7 @@ type keeping struct {
 }
 
 // openCache puts a cache above the worker's lanes, and the checks above that.
-func (w *Worker) openCache() (err error) {
+func openCache(w *Worker) (err error) {
 	if w.job.cfg.Cache == nil {
 		return nil
 	}
@@ -59,14 +59,14 @@ func (w *Worker) openCache() (err error) {
 	return nil
 }
 
-func (w *Worker) closeCache(ctx context.Context) error {
-	if w.kept.cache == nil {
+func (k *keeping) close(ctx context.Context) error {
+	if k.cache == nil {
 		return nil
 	}
-	if w.kept.checks != nil {
-		w.kept.checks.Close()
+	if k.checks != nil {
+		k.checks.Close()
 	}
-	return inRegion(w.kept.cache.CloseWithin(ctx), w.begin)
+	return k.cache.CloseWithin(ctx)
 }
 
 const wantCache = `0, 1, or a list such as "pages=1024,page=1024,line=64,dirty=128,ring=32,direct=1024,policy=2q,mapped"`
@@ -171,7 +171,7 @@ func (w *Worker) Fence(ctx context.Context) error {
 func (w *Worker) CacheStats() cache.Stats {
 	w.job.workers.mu.Lock()
 	defer w.job.workers.mu.Unlock()
-	return w.cacheStats()
+	return w.kept.stats()
 }
 
 // CacheStats sums the counters of the caches of all workers, open and closed.
@@ -180,17 +180,17 @@ func (j *Job) CacheStats() cache.Stats {
 	defer j.workers.mu.Unlock()
 	s := j.workers.retiredCaches
 	for w := range j.workers.open {
-		s = s.Add(w.cacheStats())
+		s = s.Add(w.kept.stats())
 	}
 	return s
 }
 
-// cacheStats are the counters of the cache.
-func (w *Worker) cacheStats() cache.Stats {
-	if w.kept.cache == nil {
+// stats are the counters of the cache.
+func (k *keeping) stats() cache.Stats {
+	if k.cache == nil {
 		return cache.Stats{}
 	}
-	return w.kept.cache.Stats()
+	return k.cache.Stats()
 }
 
 // Prefetch has the worker's cache begin to fetch n elements from p on, and returns at once: a Get
@@ -199,7 +199,7 @@ func (w *Worker) cacheStats() cache.Stats {
 // are left out. Errors: those of a wrong pointer, and a *PeerDownError.
 func Prefetch[T any](w *Worker, p Ptr[T], n int) error {
 	var v T
-	return w.prefetch(global.Node(p), []uint64{p.Offset()}, n*int(unsafe.Sizeof(v)))
+	return prefetch(w, global.Node(p), []uint64{p.Offset()}, n*int(unsafe.Sizeof(v)))
 }
 
 // PrefetchIndexed is Prefetch of the elements p.Add(offs[k]) for all k, by one doorbell.
@@ -212,11 +212,11 @@ func PrefetchIndexed[T any](w *Worker, p Ptr[T], offs []int) error {
 	for _, k := range offs {
 		w.kept.offs = append(w.kept.offs, p.Add(k).Offset())
 	}
-	return w.prefetch(global.Node(p), w.kept.offs, int(unsafe.Sizeof(v)))
+	return prefetch(w, global.Node(p), w.kept.offs, int(unsafe.Sizeof(v)))
 }
 
 // prefetch begins to fetch n bytes at each of offs.
-func (w *Worker) prefetch(node uint32, offs []uint64, n int) error {
+func prefetch(w *Worker, node uint32, offs []uint64, n int) error {
 	if w.lines == nil {
 		return nil
 	}
@@ -244,9 +244,9 @@ const (
 	HintPrivate    = cache.Private    // nobody but this worker writes them: copies survive an acquire
 )
 
-// SetHint tells the worker's cache how the n elements from p on are used, in place of an earlier hint for
-// them, and has it forget its copies of their pages. HintReadOnly and HintPrivate
-// are promises: a get returns old elements where they are broken. Without a cache it does nothing.
+// SetHint tells the worker's cache how the n elements from p on are used, in place of an earlier
+// hint for them, and has it forget its copies of their pages. HintReadOnly and HintPrivate are
+// promises: a get returns old elements where they are broken. Without a cache it does nothing.
 // Errors are those of a wrong pointer.
 func SetHint[T any](w *Worker, p Ptr[T], n int, h Hint) error {
 	size, _, err := heap.SizeOf[T]("hint", n)

@@ -305,9 +305,9 @@ func (w *Worker) Chain(fn func() error) (err error) {
 			w.chain.lanes[i] = chainLane{Lane: l, chain: w.chain}
 		}
 	}
-	w.chained(true)
+	w.chain.place(true)
 	defer func() {
-		w.chained(false)
+		w.chain.place(false)
 		if w.peers == nil {
 			return // closed in the midst
 		}
@@ -320,16 +320,17 @@ func (w *Worker) Chain(fn func() error) (err error) {
 	return fn()
 }
 
-// chained puts the chain's lanes into the place of the network's, or takes them out. Below a cache,
-// which lets all pass then, they stay for what is waited for.
-func (w *Worker) chained(begin bool) {
+// place puts the chain's lanes above those of the networks, or takes them out. Below a cache, which
+// lets all pass meanwhile, they stay, for operations that are waited for later.
+func (c *chain) place(begin bool) {
+	w := c.w
 	w.inChain = begin
 	for i := range w.lanes {
 		switch {
 		case w.kept.lanes != nil:
-			w.kept.lanes[i].Lane, w.kept.lanes[i].Passed = &w.chain.lanes[i], begin
+			w.kept.lanes[i].Lane, w.kept.lanes[i].Passed = &c.lanes[i], begin
 		case begin:
-			w.byNet[i] = &w.chain.lanes[i]
+			w.byNet[i] = &c.lanes[i]
 		default:
 			w.byNet[i] = w.lanes[i]
 		}

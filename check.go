@@ -15,8 +15,8 @@ import (
 )
 
 // With Config.Cache.Check all accesses of a worker go through lanes that tell a fence checker
-// (cache.Checks). It hears of all ranks in a job of one process; else the worker reads again now and
-// then what its cache has, and compares.
+// (cache.Checks). It hears of all ranks in a job of one process; else the worker reads again now
+// and then what its cache has, and compares.
 
 // together is what the ranks of RunLocal share.
 type together struct {
@@ -89,15 +89,15 @@ func meeting(r *fencecheck.Rank, o coll.Operation) (ended func()) {
 // worker's fence before the call and the one behind it: the checker sees gets and puts only.
 // Without a checker, or for another rank's memory, it does nothing.
 func NoteLoad[T any](w *Worker, p Ptr[T], n int) {
-	w.note(global.Node(p), p.Offset(), n*int(unsafe.Sizeof(*new(T))), (*fencecheck.Worker).Load)
+	note(w, global.Node(p), p.Offset(), n*int(unsafe.Sizeof(*new(T))), (*fencecheck.Worker).Load)
 }
 
 // NoteStore is NoteLoad of memory that this rank stores to.
 func NoteStore[T any](w *Worker, p Ptr[T], n int) {
-	w.note(global.Node(p), p.Offset(), n*int(unsafe.Sizeof(*new(T))), (*fencecheck.Worker).Store)
+	note(w, global.Node(p), p.Offset(), n*int(unsafe.Sizeof(*new(T))), (*fencecheck.Worker).Store)
 }
 
-func (w *Worker) note(node uint32, off uint64, n int, tell func(*fencecheck.Worker, uint64, int)) {
+func note(w *Worker, node uint32, off uint64, n int, tell func(*fencecheck.Worker, uint64, int)) {
 	if size := uint64(len(w.job.seg.User())); w.kept.told == nil || int(node)-1 != w.job.rank || n < 0 || uint64(n) > size || off > size-uint64(n) {
 		return
 	}

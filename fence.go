@@ -11,10 +11,10 @@ import (
 
 // release is the first half of an operation that fences, and acquire the second. Writes that a
 // chain has collected are posted before. Without a fence they do nothing.
-func (w *Worker) release(ctx context.Context) error { return w.releaseFor(ctx, 0, 0, 0) }
+func (w *Worker) release(ctx context.Context) error { return releaseFor(ctx, w, 0, 0, 0) }
 
 // releaseFor is release before a message that writes n bytes at off of a rank.
-func (w *Worker) releaseFor(ctx context.Context, rank int, off uint64, n int) error {
+func releaseFor(ctx context.Context, w *Worker, rank int, off uint64, n int) error {
 	if w.fence == nil {
 		return nil
 	}
@@ -93,7 +93,7 @@ func (f fencer) Request(ctx context.Context, v am.Via, rank int, off uint64, n i
 	}
 	defer w.exit()
 	w.catchUp()
-	return w.releaseFor(ctx, rank, off, n)
+	return releaseFor(ctx, w, rank, off, n)
 }
 
 // Reply has workers acquire at their next access, that which the call went through among them: any

@@ -7,9 +7,9 @@ import (
 	"github.com/ibconduit/conduit/segment"
 )
 
-// needs are what a part of the library requests of a job: collective operations, the shared heaps, and
-// their like. They follow from the configuration and the number of ranks, and are
-// alike on all ranks; Join compares the regions.
+// needs are what a part of the library requests of a job: collective operations, the shared heaps,
+// and their like. They follow from the configuration and the number of ranks, and are alike on all
+// ranks; Join compares the regions.
 type needs struct {
 	regions []env.Spec
 	sized   []func(ranks int) (env.Spec, error) // regions whose size depends on how many ranks there are

@@ -9,8 +9,8 @@ import (
 	"github.com/ibconduit/conduit/internal/owner"
 )
 
-// An operation goes to mapped memory, or through a lane: of the network, or one that stands above it
-// (cache.Lane, chainLane, timedLane). Which it is is chosen once, when a worker is made, and stands
+// An operation goes to mapped memory, or through a lane: of the network, or one that stands above
+// that (cache.Lane, chainLane, timedLane). The choice is made once, when a worker opens, and stands
 // in Worker.peers and byNet; mapped, put, get and atomic are all that looks there.
 
 // mapped returns where [off, off+n) of the rank's segment is mapped here, or nil when it is not, or
@@ -88,7 +88,7 @@ func (w *Worker) put(node uint32, off uint64, src []byte, f fabric.Flag) (l fabr
 	}
 	rt, rank := w.valid(node, off, uint64(len(src)))
 	if rt == nil {
-		return w.checked(fabric.KindPut, node, off, src, f)
+		return checked(w, fabric.KindPut, node, off, src, f)
 	}
 	l = w.byNet[rt.net&(maxNetworks-1)]
 	if h, err = l.Put(rank, w.begin+off, src, f); err != nil {
@@ -107,7 +107,7 @@ func (w *Worker) get(node uint32, off uint64, dst []byte, f fabric.Flag) (l fabr
 	}
 	rt, rank := w.valid(node, off, uint64(len(dst)))
 	if rt == nil {
-		return w.checked(fabric.KindGet, node, off, dst, f)
+		return checked(w, fabric.KindGet, node, off, dst, f)
 	}
 	l = w.byNet[rt.net&(maxNetworks-1)]
 	if h, err = l.Get(rank, w.begin+off, dst, f); err != nil {
@@ -117,7 +117,7 @@ func (w *Worker) get(node uint32, off uint64, dst []byte, f fabric.Flag) (l fabr
 }
 
 // checked is put or get where valid finds no peer.
-func (w *Worker) checked(kind fabric.Kind, node uint32, off uint64, b []byte, f fabric.Flag) (l fabric.Lane, h fabric.Handle, err error) {
+func checked(w *Worker, kind fabric.Kind, node uint32, off uint64, b []byte, f fabric.Flag) (l fabric.Lane, h fabric.Handle, err error) {
 	rt, rank, err := w.check((&fabric.Piece{Kind: kind}).Op(), node, off, uint64(len(b)))
 	if err != nil {
 		return nil, fabric.Done, err
@@ -158,7 +158,8 @@ func PutAsync[T any](w *Worker, p Ptr[T], v T) Pending {
 		store(w, at, v)
 		return Pending{}
 	}
-	return w.pending(putValue(w, p, v, 0))
+	l, h, err := putValue(w, p, v, 0)
+	return Pending{w: w, lane: l, h: h, err: err}
 }
 
 // Get reads the value at p.
@@ -218,7 +219,8 @@ func putSlice[T any](w *Worker, p Ptr[T], src []T, f fabric.Flag) Pending {
 	if global.Node(p)&badType != 0 {
 		return Pending{err: typeError[T]()}
 	}
-	return w.pending(w.put(global.Node(p), p.Offset(), b, f))
+	l, h, err := w.put(global.Node(p), p.Offset(), b, f)
+	return Pending{w: w, lane: l, h: h, err: err}
 }
 
 func getSlice[T any](w *Worker, dst []T, p Ptr[T], f fabric.Flag) Pending {
@@ -235,11 +237,7 @@ func getSlice[T any](w *Worker, dst []T, p Ptr[T], f fabric.Flag) Pending {
 	if global.Node(p)&badType != 0 {
 		return Pending{err: typeError[T]()}
 	}
-	return w.pending(w.get(global.Node(p), p.Offset(), b, f))
-}
-
-// pending is an operation that was begun.
-func (w *Worker) pending(l fabric.Lane, h fabric.Handle, err error) Pending {
+	l, h, err := w.get(global.Node(p), p.Offset(), b, f)
 	return Pending{w: w, lane: l, h: h, err: err}
 }
 

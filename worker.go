@@ -74,7 +74,7 @@ func (w *Worker) open() (err error) {
 	w.peers, w.routes = make([]peer, w.job.size), w.job.networks.routes
 	w.seen = w.generation.Load()
 	w.refresh()
-	return w.openCache()
+	return openCache(w)
 }
 
 // SetContext bounds every following call that takes no context, Get and Put
@@ -198,11 +198,11 @@ func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64
 		}
 		defer w.guard.Exit()
 	}
-	return w.waitWord(ctx, off, c, value)
+	return waitWord(ctx, w, off, c, value)
 }
 
-// waitFenced is WaitUntil with a fence, or of a closed worker: the rank waited for may need what the
-// worker wrote.
+// waitFenced is WaitUntil with a fence, or of a closed worker: the rank waited for may need writes
+// of this one.
 func waitFenced(ctx context.Context, w *Worker, off uint64, c Cond, value uint64) error {
 	if err := w.enter("wait-until"); err != nil {
 		return err
@@ -212,7 +212,7 @@ func waitFenced(ctx context.Context, w *Worker, off uint64, c Cond, value uint64
 		return err
 	}
 	defer w.acquire()
-	err := w.waitWord(ctx, off, c, value)
+	err := waitWord(ctx, w, off, c, value)
 	if err == nil && w.kept.told != nil {
 		w.kept.told.Hear(w.job.rank, off, 8)
 	}
@@ -220,7 +220,7 @@ func waitFenced(ctx context.Context, w *Worker, off uint64, c Cond, value uint64
 }
 
 // waitWord is WaitUntil inside a call of the worker, without a fence.
-func (w *Worker) waitWord(ctx context.Context, off uint64, c Cond, value uint64) error {
+func waitWord(ctx context.Context, w *Worker, off uint64, c Cond, value uint64) error {
 	if !c.Valid() {
 		return fmt.Errorf("conduit: wait-until: no condition %d", c)
 	}
@@ -279,14 +279,14 @@ func (w *Worker) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), w.job.cfg.CloseTimeout)
 	defer cancel()
 	err := w.flush(ctx)
-	if lost := w.closeCache(ctx); lost != nil {
-		err = errors.Join(err, lost)
+	if lost := w.kept.close(ctx); lost != nil {
+		err = errors.Join(err, inRegion(lost, w.begin))
 	}
 	w.job.workers.mu.Lock()
 	defer w.job.workers.mu.Unlock()
 	delete(w.job.workers.open, w)
 	w.job.workers.retired.merge(statsOf(w))
-	w.job.workers.retiredCaches = w.job.workers.retiredCaches.Add(w.cacheStats())
+	w.job.workers.retiredCaches = w.job.workers.retiredCaches.Add(w.kept.stats())
 	w.closeErr = errors.Join(err, w.giveBack())
 	return w.closeErr
 }

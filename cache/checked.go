@@ -69,7 +69,7 @@ func (k *Checks) Acquire() {
 
 // Put implements fabric.Lane.
 func (l *CheckedLane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
-	k, at, arrived := l.k, off-l.k.c.cfg.Begin, func() {}
+	k, at, arrived := l.k, off-l.k.c.pages.cfg.Begin, func() {}
 	switch {
 	case !k.exact:
 	case f == fabric.Blocking:
@@ -84,12 +84,12 @@ func (l *CheckedLane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabr
 
 // Get implements fabric.Lane.
 func (l *CheckedLane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Handle, error) {
-	k, at := l.k, off-l.k.c.cfg.Begin
+	k, at := l.k, off-l.k.c.pages.cfg.Begin
 	ordered := !k.exact || k.w.Read(peer, at, len(dst))
-	hits := k.c.n.GetHits
+	hits := k.c.pages.n.GetHits
 	h, err := l.Lane.Get(peer, off, dst, f)
 	_, h, err = l.begun(0, h, err, f, func() {})
-	if err == nil && f == fabric.Blocking && ordered && k.c.n.GetHits != hits {
+	if err == nil && f == fabric.Blocking && ordered && k.c.pages.n.GetHits != hits {
 		err = k.compare(peer, at, dst)
 	}
 	return h, err
@@ -97,7 +97,7 @@ func (l *CheckedLane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabr
 
 // Atomic implements fabric.Lane.
 func (l *CheckedLane) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
-	k, at, n, fetches := l.k, off-l.k.c.cfg.Begin, int(a.Type.Size()), f&fabric.Implicit == 0
+	k, at, n, fetches := l.k, off-l.k.c.pages.cfg.Begin, int(a.Type.Size()), f&fabric.Implicit == 0
 	if fetches {
 		k.w.Deliver()
 		k.fetches = true
@@ -198,7 +198,7 @@ func (k *Checks) compare(rank int, off uint64, had []byte) error {
 		k.again = make([]byte, len(had))
 	}
 	now := k.again[:len(had)]
-	err := k.c.getAround(k.c.ctx, rank, off, now)
+	err := k.c.net.getAround(k.c.ctx, rank, off, now)
 	if err != nil {
 		k.again = nil // the network's
 	} else if !bytes.Equal(had, now) {
@@ -210,12 +210,13 @@ func (k *Checks) compare(rank int, off uint64, had []byte) error {
 // own reports whether some of n bytes of a rank are what this cache has put, and may not be at
 // their target yet. The bytes must be in the rank's memory.
 func (c *Cache) own(rank int, off uint64, n int) bool {
+	p := &c.pages
 	if n == 0 {
 		return false
 	}
-	for _, i := range c.overlapped(rank, off, uint64(n)) {
-		e := &c.entries[i]
-		if o, k, _ := c.within(e.key, off, uint64(n)); e.mask != none && anyBits(c.maskOf(e), o, k) {
+	for _, i := range p.overlapped(rank, off, uint64(n)) {
+		e := &p.entries[i]
+		if o, k, _ := p.within(e.key, off, uint64(n)); e.mask != none && anyBits(p.maskOf(e), o, k) {
 			return true
 		}
 	}

@@ -8,7 +8,8 @@
 //	c.Acquire()                            // what is read from now on is no older than now
 //
 // A [Cache] belongs to one goroutine at a time, as the lanes that it uses do. It may be handed over
-// with its lanes. Ranks exchange nothing to keep caches coherent. It implements env.Fence, and its Lanes a fabric.Lane each.
+// with its lanes. Ranks exchange nothing to keep caches coherent. It is an env.Fence, and its Lanes
+// are lanes.
 //
 // # Memory model
 //

@@ -36,47 +36,47 @@ const mostGets = 1024
 func (g *gets) begin(rank int, off uint64, dst []byte, implicit bool) (h fabric.Handle, begun bool, err error) {
 	c := g.c
 	if owner.Checked {
-		if err := c.guard.Enter(); err != nil {
+		if err := c.writer.guard.Enter(); err != nil {
 			return fabric.Done, true, err
 		}
-		defer c.guard.Exit()
+		defer c.writer.guard.Exit()
 	}
 	n := uint64(len(dst))
-	if err := c.check("get", rank, off, len(dst)); err != nil {
+	if err := c.pages.check("get", rank, off, len(dst)); err != nil {
 		return fabric.Done, true, err
 	}
 	if n == 0 {
-		c.n.GetHits++
+		c.pages.n.GetHits++
 		return fabric.Done, true, nil
 	}
-	if c.gets > 0 {
-		c.poll()
+	if c.net.gets > 0 {
+		c.net.poll()
 	}
 	g.reap()
-	if g.isFull() || c.passesBy(rank, off, n) {
-		c.n.GetsDirect++
+	if g.isFull() || c.reader.passesBy(rank, off, n) {
+		c.pages.n.GetsDirect++
 		return fabric.Done, false, nil
 	}
-	c.first = false
-	c.split(rank, off, len(dst))
-	if c.readable(dst) == 0 {
-		c.found(rank, off, n)
+	c.pages.first = false
+	c.net.split(rank, off, len(dst))
+	if c.reader.readable(dst) == 0 {
+		c.reader.found(rank, off, n)
 		return fabric.Done, true, nil
 	}
-	if c.bypassed(rank, off) || !g.hasRoom(rank) {
-		c.n.GetsDirect++
+	if c.reader.bypassed(rank, off) || !g.hasRoom(rank) {
+		c.pages.n.GetsDirect++
 		return fabric.Done, false, nil
 	}
-	k, err := c.post(rank)
+	k, err := c.reader.post(rank)
 	if err == nil {
-		c.settle(k)
+		c.reader.settle(k)
 		if k != none {
-			c.leave(k)
+			c.net.leave(k)
 		}
-		c.readahead(rank, off, n)
+		c.reader.readahead(rank, off, n)
 	}
-	c.unpin()
-	if c.n.GetMisses++; err != nil {
+	c.net.unpin()
+	if c.pages.n.GetMisses++; err != nil {
 		return fabric.Done, true, err
 	}
 	h = g.add(get{rank, off, dst, implicit})
@@ -90,26 +90,26 @@ func (g *gets) begin(rank int, off uint64, dst []byte, implicit bool) (h fabric.
 // entry then, which is pinned.
 func (g *gets) hasRoom(rank int) bool {
 	c, slots := g.c, 0
-	for j := range c.pieces {
-		if i := c.pieces[j].entry; i != none {
-			c.entries[i].pinned = true
+	for j := range c.net.pieces {
+		if i := c.net.pieces[j].entry; i != none {
+			c.pages.entries[i].pinned = true
 		}
 	}
-	for j := range c.pieces {
-		p := &c.pieces[j]
+	for j := range c.net.pieces {
+		p := &c.net.pieces[j]
 		if p.entry == none {
-			if p.entry = c.allocate(p.key); p.entry == none {
-				c.unpin()
+			if p.entry = c.writer.allocate(p.key); p.entry == none {
+				c.net.unpin()
 				return false
 			}
-			c.entries[p.entry].pinned = true
+			c.pages.entries[p.entry].pinned = true
 		}
-		if e := &c.entries[p.entry]; !p.done && c.missing(e, p.o, p.n)&^e.wanted != 0 {
+		if e := &c.pages.entries[p.entry]; !p.done && c.pages.missing(e, p.o, p.n)&^e.wanted != 0 {
 			slots++
 		}
 	}
-	if slots > 0 && (slots > len(c.freeSlots) || int(c.ring[rank]) >= c.cfg.Ring) {
-		c.unpin()
+	if slots > 0 && (slots > len(c.net.freeSlots) || int(c.net.ring[rank]) >= c.pages.cfg.Ring) {
+		c.net.unpin()
 		return false
 	}
 	return true
@@ -154,8 +154,8 @@ func (g *gets) end(x *get) {
 
 // read copies out what has come of a get, and reports whether that is all. Then it has ended.
 func (g *gets) read(x *get) bool {
-	g.c.split(x.rank, x.off, len(x.dst))
-	if g.c.readable(x.dst) > 0 {
+	g.c.net.split(x.rank, x.off, len(x.dst))
+	if g.c.reader.readable(x.dst) > 0 {
 		return false
 	}
 	g.end(x)
@@ -176,16 +176,16 @@ func (g *gets) reap() {
 // ended the get goes on.
 func (g *gets) finish(ctx context.Context, x *get) (goesOn bool, err error) {
 	c, n := g.c, len(x.dst)
-	if err = c.check("get", x.rank, x.off, n); err == nil {
-		c.split(x.rank, x.off, n)
-		for left := c.readable(x.dst); left > 0 && err == nil; left = c.readable(x.dst) {
-			if c.passesBy(x.rank, x.off, uint64(n)) {
+	if err = c.pages.check("get", x.rank, x.off, n); err == nil {
+		c.net.split(x.rank, x.off, n)
+		for left := c.reader.readable(x.dst); left > 0 && err == nil; left = c.reader.readable(x.dst) {
+			if c.reader.passesBy(x.rank, x.off, uint64(n)) {
 				b := make([]byte, n) // which the network may write to longer than ctx lasts
-				err = c.getDirect(ctx, x.rank, x.off, b)
+				err = c.reader.getDirect(ctx, x.rank, x.off, b)
 				copy(x.dst, b)
 				break
 			}
-			err = c.bring(ctx, x.rank, x.off, left, x.dst, false)
+			err = c.reader.bring(ctx, x.rank, x.off, left, x.dst, false)
 		}
 	}
 	if err != nil && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
@@ -198,10 +198,10 @@ func (g *gets) finish(ctx context.Context, x *get) (goesOn bool, err error) {
 // wait ends a get.
 func (g *gets) wait(ctx context.Context, h fabric.Handle) error {
 	if owner.Checked {
-		if err := g.c.guard.Enter(); err != nil {
+		if err := g.c.writer.guard.Enter(); err != nil {
 			return err
 		}
-		defer g.c.guard.Exit()
+		defer g.c.writer.guard.Exit()
 	}
 	n := numberOf(h)
 	if x := g.find(n); x != nil {
@@ -215,26 +215,26 @@ func (g *gets) wait(ctx context.Context, h fabric.Handle) error {
 func (g *gets) test(h fabric.Handle) (done bool, err error) {
 	c := g.c
 	if owner.Checked {
-		if err := c.guard.Enter(); err != nil {
+		if err := c.writer.guard.Enter(); err != nil {
 			return false, err
 		}
-		defer c.guard.Exit()
+		defer c.writer.guard.Exit()
 	}
 	n := numberOf(h)
 	x := g.find(n)
 	if x == nil {
 		return true, g.outcome(n)
 	}
-	if c.gets > 0 {
-		c.poll()
+	if c.net.gets > 0 {
+		c.net.poll()
 	}
 	if g.read(x) {
 		return true, nil
 	}
-	if c.underway() {
+	if c.net.underway() {
 		return false, nil
 	}
-	_, err = g.finish(c.env.Context(), x)
+	_, err = g.finish(c.net.env.Context(), x)
 	return true, err
 }
 
@@ -263,13 +263,13 @@ func (g *gets) flush(ctx context.Context) error {
 	}
 	c := g.c
 	if owner.Checked {
-		if err := c.guard.Enter(); err != nil {
+		if err := c.writer.guard.Enter(); err != nil {
 			return err
 		}
-		defer c.guard.Exit()
+		defer c.writer.guard.Exit()
 	}
-	if c.gets > 0 {
-		c.poll()
+	if c.net.gets > 0 {
+		c.net.poll()
 	}
 	var lost fabric.Failures
 	for n := g.first; n < g.next; n++ {

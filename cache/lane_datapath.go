@@ -25,7 +25,7 @@ type Lane struct {
 
 // Lanes are those that the cache was made with, in their order, with the cache above them.
 func (c *Cache) Lanes() (all []*Lane) {
-	for _, l := range c.lanes {
+	for _, l := range c.net.lanes {
 		all = append(all, &Lane{Lane: l, c: c})
 	}
 	return all
@@ -36,30 +36,30 @@ func (l *Lane) SetContext(ctx context.Context) { l.c.ctx = ctx }
 
 // Get implements fabric.Lane.
 func (l *Lane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Handle, error) {
-	c, at, n := l.c, off-l.c.cfg.Begin, uint64(len(dst))
+	c, at, n := l.c, off-l.c.pages.cfg.Begin, uint64(len(dst))
 	switch {
 	case !c.Keeps(peer):
 		return l.Lane.Get(peer, off, dst, f)
 	case l.Passed || f != fabric.Blocking:
 		return l.start(peer, off, dst, f)
-	case c.passes(peer, at, n)&passGets != 0:
-		if c.passGet(peer, at) {
+	case c.usage.passes(peer, at, n)&passGets != 0:
+		if c.usage.passGet(peer, at) {
 			return l.Lane.Get(peer, off, dst, f)
 		}
-		if c.stillPassesGet(peer, at) {
-			return fabric.Done, c.getAround(c.ctx, peer, at, dst)
+		if c.usage.stillPassesGet(peer, at) {
+			return fabric.Done, c.net.getAround(c.ctx, peer, at, dst)
 		}
 	}
 	if kept := c.Hit(peer, at, n); kept != nil {
 		copy(dst, unsafe.Slice((*byte)(kept), n))
 		return fabric.Done, nil
 	}
-	return fabric.Done, c.get(c.ctx, peer, at, dst)
+	return fabric.Done, c.reader.get(c.ctx, peer, at, dst)
 }
 
 // start is Get where the caller does not wait. Where the cache has no place for it it passes by.
 func (l *Lane) start(peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Handle, error) {
-	c, at := l.c, off-l.c.cfg.Begin
+	c, at := l.c, off-l.c.pages.cfg.Begin
 	if !l.Passed {
 		if h, begun, err := c.begun.begin(peer, at, dst, f&fabric.Implicit != 0); begun {
 			return h, err
@@ -73,17 +73,17 @@ func (l *Lane) start(peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Ha
 
 // Put implements fabric.Lane.
 func (l *Lane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
-	c, at, n := l.c, off-l.c.cfg.Begin, uint64(len(src))
+	c, at, n := l.c, off-l.c.pages.cfg.Begin, uint64(len(src))
 	switch {
 	case !c.Keeps(peer):
 		return l.Lane.Put(peer, off, src, f)
-	case l.Passed || f != fabric.Blocking && len(src) >= c.cfg.DirectMin:
+	case l.Passed || f != fabric.Blocking && len(src) >= c.pages.cfg.DirectMin:
 		if err := c.Direct(c.ctx, peer, at, len(src), true); err != nil {
 			return fabric.Done, err
 		}
 		return l.Lane.Put(peer, off, src, f)
-	case f == fabric.Blocking && c.passes(peer, at, n)&passPuts != 0 && (c.passPut(peer, at) || c.stillPassesPut(peer, at)):
-		return fabric.Done, c.putAround(c.ctx, peer, at, src)
+	case f == fabric.Blocking && c.usage.passes(peer, at, n)&passPuts != 0 && (c.usage.passPut(peer, at) || c.usage.stillPassesPut(peer, at)):
+		return fabric.Done, c.writer.putAround(c.ctx, peer, at, src)
 	}
 	return fabric.Done, c.Put(c.ctx, peer, at, src)
 }
@@ -91,13 +91,13 @@ func (l *Lane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Hand
 // Atomic implements fabric.Lane. One that returns a value forgets the word, as an acquire follows,
 // unless its copy survives that.
 func (l *Lane) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Flag) (old uint64, h fabric.Handle, err error) {
-	c, at, n, fetches := l.c, off-l.c.cfg.Begin, a.Type.Size(), f&fabric.Implicit == 0
+	c, at, n, fetches := l.c, off-l.c.pages.cfg.Begin, a.Type.Size(), f&fabric.Implicit == 0
 	if fetches && !c.delivered() {
 		if err := c.Deliver(c.ctx); err != nil {
 			return 0, fabric.Done, err
 		}
 	}
-	if (!fetches || c.survivesAt(peer, at)) && c.Keeps(peer) && !c.yielded(peer, at, n) {
+	if (!fetches || c.pages.survivesAt(peer, at)) && c.Keeps(peer) && !c.writer.yielded(peer, at, n) {
 		if err := c.Direct(c.ctx, peer, at, int(n), true); err != nil {
 			return 0, fabric.Done, err
 		}

@@ -64,13 +64,13 @@ func (s Stats) Add(o Stats) Stats {
 // goroutine.
 func (c *Cache) Unsent() uint64 {
 	defer runtime.KeepAlive(c)
-	return atomic.LoadUint64(&c.n.Unsent)
+	return atomic.LoadUint64(&c.pages.n.Unsent)
 }
 
 // Stats may be called from any goroutine; the set is no snapshot while the cache is in use.
 func (c *Cache) Stats() (s Stats) {
 	to := s.fields()
-	for i, f := range c.n.fields() {
+	for i, f := range c.pages.n.fields() {
 		*to[i] = atomic.LoadUint64(f)
 	}
 	runtime.KeepAlive(c)
