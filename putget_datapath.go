@@ -45,7 +45,7 @@ func (w *Worker) valid(node uint32, off, n uint64) (rt *route, rank int) {
 
 // cached returns where n bytes of a rank's user region lie in the lines that the worker's cache,
 // which is in use, read last, or nil.
-func (w *Worker) cached(node uint32, off, n uint64) unsafe.Pointer {
+func cached(w *Worker, node uint32, off, n uint64) unsafe.Pointer {
 	if w.seen != w.generation.Load() {
 		return nil
 	}
@@ -170,7 +170,7 @@ func Get[T any](w *Worker, p Ptr[T]) (v T, err error) {
 	if w.lines == nil { // first: a look into the cache keeps p across calls
 		return getValue(w, p)
 	}
-	if at := w.cached(global.Node(p), p.Offset(), uint64(unsafe.Sizeof(v))); at != nil {
+	if at := cached(w, global.Node(p), p.Offset(), uint64(unsafe.Sizeof(v))); at != nil {
 		return *(*T)(at), nil
 	}
 	return getValue(w, p)

@@ -198,7 +198,7 @@ func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64
 		}
 		defer w.guard.Exit()
 	}
-	return waitWord(ctx, w, off, c, value)
+	return w.waitWord(ctx, off, c, value)
 }
 
 // waitFenced is WaitUntil with a fence, or of a closed worker: the rank waited for may need writes
@@ -212,7 +212,7 @@ func waitFenced(ctx context.Context, w *Worker, off uint64, c Cond, value uint64
 		return err
 	}
 	defer w.acquire()
-	err := waitWord(ctx, w, off, c, value)
+	err := w.waitWord(ctx, off, c, value)
 	if err == nil && w.kept.told != nil {
 		w.kept.told.Hear(w.job.rank, off, 8)
 	}
@@ -220,7 +220,7 @@ func waitFenced(ctx context.Context, w *Worker, off uint64, c Cond, value uint64
 }
 
 // waitWord is WaitUntil inside a call of the worker, without a fence.
-func waitWord(ctx context.Context, w *Worker, off uint64, c Cond, value uint64) error {
+func (w *Worker) waitWord(ctx context.Context, off uint64, c Cond, value uint64) error {
 	if !c.Valid() {
 		return fmt.Errorf("conduit: wait-until: no condition %d", c)
 	}
