@@ -106,7 +106,6 @@
 //	Start through a worker                             release  -
 //	  Wait, or Test, that says that it has ended       -        acquire
 //	Post, PostWith, Commit through a worker            release  -
-//	TryPost, TryPostWith, TryCommit through a worker   release  -
 //	Large.Send through a worker                        release  -
 //	FetchSet.Submit, PendingSet.Wait and Test          release  acquire
 //	SendPayload through a worker                       release  -
@@ -116,10 +115,10 @@
 // waiting (PutNBI, Add), as in a job without a cache: Flush does. An atomic that was started
 // acquires when its value is there: in Wait or Test, or at once; so does a Flush that completes
 // it. A release that fails is the operation's error, and the operation does not begin; only the
-// collective ones go on, as others wait for this rank. The requests that do not wait do not wait
-// for a release either: [am.ErrNotReleased] says that writes are on their way. Puts and gets that
-// pass the cache by, those without a copy among them, and the payload of a Long, leave no older
-// copy. A large payload releases again before it is written.
+// collective ones go on, as others wait for this rank. Requests with [am.NoWait] do not wait for a
+// release either: [am.ErrNotReleased] says that writes are on their way. Puts and gets that pass
+// the cache by, those without a copy among them, and the payload of a Long, leave no older copy. A
+// large payload releases again before it is written.
 //
 // When a call through a worker has ended, the workers of its rank acquire at their next access: any
 // goroutine may learn of the end. So do a lease's.
