@@ -54,7 +54,7 @@ type transfers struct {
 	gets      int          // that are gets
 	batch     fabric.Batch // of gets
 	told      fabric.Completions
-	taken     [16]fabric.Completion
+	taken     [8]fabric.Completion
 	pieces    []piece // of the request in progress
 	lost      fabric.Failures
 }

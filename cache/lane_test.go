@@ -76,6 +76,9 @@ func TestAnAtomicOfALaneIsAFence(t *testing.T) {
 				return fmt.Errorf("behind an atomic %s there is a copy", name)
 			}
 		}
+		if err := lane.Flush(ctx); err != nil { // which acquires, as there were atomics since the last one
+			return err
+		}
 		if _, err := lane.Get(1, begin+4096, make([]byte, 8), fabric.Blocking); err != nil {
 			return err
 		}
