@@ -25,9 +25,8 @@ type network struct {
 
 // written are the flags that say where to report.
 type written struct {
-	Output []string `short:"o" sep:"none" placeholder:"FILE" help:"Write the results to a file too, in the format of its suffix: .json .ndjson .csv .txt .bench, of flow jacobi and ft also the plot .svg. Repeatable."`
+	Output []string `short:"o" sep:"none" placeholder:"FILE" help:"Write the results to a file too, in the format of its suffix: .json .ndjson .csv .txt .bench. Repeatable."`
 	Format string   `default:"text" enum:"text,json,ndjson,csv,bench" help:"Format on standard output: text, json, ndjson, csv or bench (for benchstat). Default: text."`
-	drawn  bool     // there is a plot
 }
 
 // output are the flags that say how to report.
@@ -257,27 +256,20 @@ func (n network) fabrics() ([]string, error) {
 	return list, nil
 }
 
-// writers opens standard output and the files, and returns the percentiles. It opens nothing where
-// usage is only checked.
+// writers opens standard output and the files, and returns the percentiles.
 func (o written) writers(io streams, percentiles string) (report.Tee, []float64, error) {
 	pct, err := plan.Percentiles(percentiles)
 	if err != nil {
 		return nil, nil, usageError{fmt.Errorf("--pct: %w", err)}
 	}
 	for _, path := range o.Output {
-		switch format, err := report.FormatOf(path); {
-		case err != nil:
+		if _, err := report.FormatOf(path); err != nil {
 			return nil, nil, usageError{err}
-		case format == "svg" && !o.drawn:
-			return nil, nil, usageError{fmt.Errorf("-o %s: no format of this command, only of flow jacobi and flow ft; ibbench report --pictures draws other results", path)}
 		}
 	}
 	w, err := report.New(o.Format, io.out, pct)
 	if err != nil {
 		return nil, nil, usageError{err}
-	}
-	if io.check {
-		return nil, pct, nil
 	}
 	tee := report.Tee{w}
 	for _, path := range o.Output {

@@ -47,14 +47,10 @@ type cli struct {
 	Rate     rateCmd          `cmd:"" help:"Operations per second against depth, lanes and, of am, goroutines."`
 	Perftest perftestCmd      `cmd:"" help:"The same plan here and with perftest's ib_*_lat and ib_*_bw, interleaved; prints the ratios."`
 	MR       mrCmd            `cmd:"" name:"mr" help:"Registrations of the program's own memory: their cost, that of a hit, and that of listening for munmap."`
-	Join     joinCmd          `cmd:"" help:"How long jobs of 2, 4, 8 .. ranks take to start on this host: launch, bootstrap, Join, first barrier."`
-	Heap     heapCmd          `cmd:"" help:"The shared heaps: Alloc and Free of local, remote and global blocks, and how fragmented churn leaves a heap."`
 	Cache    cacheCmd         `cmd:"" help:"Kernels that access remote memory word by word, with and without a cache for it, in turns; what lines and pages of one cost."`
 	Coll     collCmd          `cmd:"" help:"Collective operations: barrier, allreduce, alltoall, bcast; with --peer mpi beside Open MPI's."`
-	Pairs    pairsCmd         `cmd:"" help:"Latency and bandwidth of every pair of ranks as a matrix, and what stands out: slow links, slow hosts, the wrong MTU."`
 	Flow     flowCmd          `cmd:"" help:"Kernels whose messages need much memory for a time, in ranks whose memory is limited, with and without a budget."`
 	Serve    serveCmd         `cmd:"" help:"Wait for ibbench lat HOST, bw HOST and rate HOST of another host, and measure with it; no launcher is needed."`
-	Run      runCmd           `cmd:"" help:"Several measurements, as a file in TOML has them."`
 	Compare  compareCmd       `cmd:"" help:"Which points of two results have become faster or slower; exit code 1 if one is slower."`
 	Report   reportCmd        `cmd:"" help:"A page of tables and pictures from results, as one HTML file."`
 	Doctor   doctorCmd        `cmd:"" help:"What works on this machine, and what to do about the rest."`
@@ -67,9 +63,8 @@ type command interface {
 
 // streams are where output goes.
 type streams struct {
-	out   io.Writer
-	err   *os.File
-	check bool // only look for wrong usage; nothing is measured or written
+	out io.Writer
+	err *os.File
 }
 
 // usageError is the user's mistake, exit code 2.

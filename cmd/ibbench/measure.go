@@ -15,11 +15,6 @@ import (
 	"github.com/ibconduit/conduit/internal/errtext"
 )
 
-// measure runs the points on every fabric asked for and reports them.
-func (c *common) measure(ctx context.Context, io streams, kind string, points []plan.Point) error {
-	return c.measureEach(ctx, io, kind, points, func(*report.Series) {})
-}
-
 // measureRounds measures all points several times, one after the other, and reports a series for
 // each of them.
 func (c *common) measureRounds(ctx context.Context, io streams, kind string, points []plan.Point, rounds int) error {
@@ -36,8 +31,8 @@ const (
 	maxPoints = 100000
 )
 
-// measureEach is measure that calls each with every series before it is reported.
-func (c *common) measureEach(ctx context.Context, io streams, kind string, points []plan.Point, each func(*report.Series)) error {
+// measure runs the points on every fabric asked for and reports them.
+func (c *common) measure(ctx context.Context, io streams, kind string, points []plan.Point) error {
 	as, err := c.assertions(kind)
 	if err != nil {
 		return usageError{err}
@@ -49,10 +44,6 @@ func (c *common) measureEach(ctx context.Context, io streams, kind string, point
 	fabrics, err := c.fabrics()
 	if err != nil {
 		return usageError{err}
-	}
-	if io.check {
-		_, _, err := c.writers(io)
-		return err
 	}
 	p.Metrics, p.Live = c.Metrics, c.moving
 	var boot bootstrap.Bootstrap
@@ -70,7 +61,7 @@ func (c *common) measureEach(ctx context.Context, io streams, kind string, point
 		return err
 	}
 	p.Pct = percentiles(append(pct, 50, 99), as) // those of rounds, which compare reads
-	r := &results{out: out, as: as, each: each, t: newTerminal(io.err, c.Quiet), rounds: make([][]*report.Series, c.points), want: c.rounds}
+	r := &results{out: out, as: as, t: newTerminal(io.err, c.Quiet), rounds: make([][]*report.Series, c.points), want: c.rounds}
 	if c.moving {
 		r.t.move()
 	}
@@ -168,9 +159,6 @@ func launched(ctx context.Context) (bootstrap.Bootstrap, error) {
 
 // alone refuses a launcher: what a command says that it does has no use for its ranks.
 func (io streams) alone(ctx context.Context, why string) error {
-	if io.check {
-		return nil
-	}
 	boot, err := launched(ctx)
 	if boot == nil || err != nil {
 		return err

@@ -36,10 +36,6 @@ func (c *mrCmd) run(ctx context.Context, io streams) (err error) {
 	if err := io.alone(ctx, "mr measures one process"); err != nil {
 		return err
 	}
-	if io.check {
-		_, _, err := c.writers(io)
-		return err
-	}
 	reg, err := mr.Open(c.Device, c.GID, c.Fake, c.Op == plan.Reg)
 	if err != nil {
 		return err

@@ -101,7 +101,7 @@ func (o output) versus(ctx context.Context, io streams, quiet bool, x *peer.Comp
 		return err
 	}
 	out, pct, err := o.writers(io)
-	if err != nil || io.check {
+	if err != nil {
 		return err
 	}
 	x.Plan.Pct = percentiles(append(pct, 50, 99), nil)

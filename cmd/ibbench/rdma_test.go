@@ -54,10 +54,6 @@ func TestPerftestIsComparedOnTheSameDevice(t *testing.T) {
 	}
 }
 
-func TestHeapOverVerbs(t *testing.T) {
-	heapOps(t, "--fabric", "ibv", "-d", rdmatest.Device(t))
-}
-
 func TestCollectivesOverVerbs(t *testing.T) {
 	collOps(t, 2, "--fabric", "ibv", "-d", rdmatest.Device(t))
 }

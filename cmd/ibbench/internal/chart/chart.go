@@ -1,9 +1,10 @@
-// Package chart draws lines with intervals, or bars, as SVG: one picture without script, fonts or
-// anything else from outside, with a title for screen readers. Each point carries what it was drawn
-// from (data-x, data-y).
+// Package chart draws lines of points over a common axis as SVG: one picture without script, fonts
+// or anything else from outside, with a title for screen readers. Both axes are logarithmic. Each
+// point carries the figures that it was drawn from (data-x, data-y).
 package chart
 
 import (
+	"cmp"
 	"fmt"
 	"html"
 	"math"
@@ -11,16 +12,11 @@ import (
 	"strings"
 )
 
-// Chart is a picture of lines over a common X.
+// Chart is a picture.
 type Chart struct {
-	Title  string
-	X, Y   string // what the axes have, with the unit
-	LogX   bool   // powers of two
-	LogY   bool
-	Binary bool    // X is in bytes
-	Bars   bool    // points are bars from 0 instead, those of equal X side by side, without intervals
-	Base   float64 // a line across at this Y, as 1 of ratios; 0: none
-	Lines  []Line
+	Title string
+	X, Y  string // what the axes have, with the unit
+	Lines []Line
 }
 
 // Line is a line of points, in ascending X.
@@ -29,18 +25,31 @@ type Line struct {
 	Points []Point
 }
 
-// Point has an interval from Low to High, if they differ.
-type Point struct{ X, Y, Low, High float64 }
+// Point is a point with figures above 0.
+type Point struct{ X, Y float64 }
+
+// Add adds a point to a line. One without logarithms is left out.
+func (c *Chart) Add(name string, x, y float64) {
+	if !(x > 0 && y > 0) || math.IsInf(x+y, 0) {
+		return
+	}
+	i := slices.IndexFunc(c.Lines, func(l Line) bool { return l.Name == name })
+	if i < 0 {
+		i = len(c.Lines)
+		c.Lines = append(c.Lines, Line{Name: name})
+	}
+	l := &c.Lines[i]
+	at, _ := slices.BinarySearchFunc(l.Points, x, func(p Point, x float64) int { return cmp.Compare(p.X, x) })
+	l.Points = slices.Insert(l.Points, at, Point{x, y})
+}
 
 // Sizes of a picture in CSS pixels.
 const (
-	width, height         = 760, 320
+	width                 = 760
 	left, right           = 74, 190
 	top, bottom           = 36, 46
-	innerWidth, innerHigh = width - left - right, height - top - bottom
+	innerWidth, innerHigh = width - left - right, 238
 	legendStep            = 18
-	mostXTicks            = 10
-	barWidth              = 6
 )
 
 // Lines are told apart by shape, too: not everyone sees colours, and prints may have none.
@@ -49,239 +58,94 @@ var (
 	dashes = []string{"", "6 3", "2 3", "8 3 2 3", "12 4"}
 )
 
-// axis maps figures to places.
+// axis maps logarithms of figures to places, from a power of its base to another.
 type axis struct {
-	log        bool
-	low, high  float64
+	base       float64
+	low, high  float64 // exponents
 	from, span float64
 }
 
+func newAxis(base float64, low, high, from, span float64) axis {
+	log := func(v float64) float64 { return math.Log(v) / math.Log(base) }
+	a := axis{base: base, low: math.Floor(log(low) + 1e-9), high: math.Ceil(log(high) - 1e-9), from: from, span: span}
+	a.high = max(a.high, a.low+1)
+	return a
+}
+
 func (a axis) at(v float64) float64 {
-	low, high := a.low, a.high
-	if a.log {
-		v, low, high = math.Log(v), math.Log(low), math.Log(high)
-	}
-	return a.from + (v-low)/(high-low)*a.span
+	return a.from + (math.Log(v)/math.Log(a.base)-a.low)/(a.high-a.low)*a.span
 }
 
-// Column draws charts below each other, as one picture.
-func Column(charts []*Chart) string {
-	var b strings.Builder
-	all := 0
-	for _, c := range charts {
-		fmt.Fprintf(&b, "<g transform=\"translate(0 %d)\">\n%s</g>\n", all, c.SVG())
-		all += c.high()
+// ticks are the powers of the base, ten at most.
+func (a axis) ticks() (at []float64) {
+	step := math.Ceil((a.high - a.low + 1) / 10)
+	for e := a.low; e <= a.high; e += step {
+		at = append(at, math.Pow(a.base, e))
 	}
-	return fmt.Sprintf("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\">\n%s</svg>\n", width, all, width, all, b.String())
+	return at
 }
-
-func (c *Chart) high() int { return max(height, top+legendStep*len(c.Lines)+bottom) }
 
 // SVG draws the chart. A chart without points says so.
 func (c *Chart) SVG() string {
 	var b strings.Builder
-	most := c.high()
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" aria-label="%s" font-family="sans-serif" font-size="12">`+"\n",
-		width, most, width, most, html.EscapeString(c.Title))
-	fmt.Fprintf(&b, "<title>%s</title>\n", html.EscapeString(c.Title))
-	text(&b, left, 14, "start", "title", c.Title)
-	points := c.points()
-	if len(points) == 0 {
-		text(&b, left, top+20, "start", "", "nothing was measured")
-	} else {
-		x, y := c.axes(points)
-		c.grid(&b, x, y)
-		for i := range c.Lines {
-			c.line(&b, i, x, y)
+	high := max(top+innerHigh, top+legendStep*len(c.Lines)) + bottom
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" font-family="sans-serif" font-size="12">`+"\n<title>%s</title>\n",
+		width, high, width, high, html.EscapeString(c.Title))
+	var xs, ys []float64
+	for _, l := range c.Lines {
+		for _, p := range l.Points {
+			xs, ys = append(xs, p.X), append(ys, p.Y)
 		}
 	}
-	b.WriteString("</svg>\n")
-	return b.String()
-}
-
-func text(b *strings.Builder, x, y float64, anchor, class, s string) {
-	if class != "" {
-		class = ` class="` + class + `"`
+	if len(xs) == 0 {
+		text(&b, "name", left, top+20, "start", "nothing was measured")
+		return b.String() + "</svg>\n"
 	}
-	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" text-anchor="%s" fill="currentColor"%s>%s</text>`+"\n", x, y, anchor, class, html.EscapeString(s))
-}
-
-// points are those that can be drawn: of logarithms only what is above 0.
-func (c *Chart) points() (all []Point) {
-	for i := range c.Lines {
-		l := &c.Lines[i]
-		l.Points = slices.DeleteFunc(slices.Clone(l.Points), func(p Point) bool {
-			return math.IsNaN(p.X+p.Y) || math.IsInf(p.X+p.Y, 0) || c.LogX && p.X <= 0 || c.LogY && p.Y <= 0
-		})
-		all = append(all, l.Points...)
-	}
-	return all
-}
-
-func (c *Chart) axes(points []Point) (x, y axis) {
-	x = axis{log: c.LogX, low: math.Inf(1), high: math.Inf(-1), from: left, span: innerWidth}
-	y = axis{log: c.LogY, low: math.Inf(1), high: math.Inf(-1), from: top + innerHigh, span: -innerHigh}
-	for _, p := range points {
-		x.low, x.high = min(x.low, p.X), max(x.high, p.X)
-		y.low, y.high = min(y.low, p.Y), max(y.high, p.Y)
-		if p.Low < p.High && (!c.LogY || p.Low > 0) {
-			y.low, y.high = min(y.low, p.Low), max(y.high, p.High)
-		}
-	}
-	if c.Base > 0 {
-		y.low, y.high = min(y.low, c.Base), max(y.high, c.Base)
-	}
-	if c.Bars {
-		pad := (x.high - x.low) / 20
-		x.low, x.high = x.low-pad, x.high+pad
-	}
-	if x.low == x.high {
-		if x.low, x.high = x.low-1, x.high+1; c.LogX {
-			x.low, x.high = (x.low+1)/2, (x.high-1)*2
-		}
-	}
-	if !c.LogY {
-		y.low, y.high = min(y.low, 0), nice(y.high, true)
-		return x, y
-	}
-	y.low, y.high = nice(y.low, false), nice(y.high, true)
-	if y.low == y.high {
-		y.high *= 2
-	}
-	return x, y
-}
-
-// nice is the next of 1, 2 and 5 times a power of ten, upwards or downwards.
-func nice(v float64, up bool) float64 {
-	if v <= 0 {
-		return 1
-	}
-	power := math.Pow(10, math.Floor(math.Log10(v)))
-	steps := []float64{1, 2, 5, 10}
-	for i, s := range steps {
-		switch {
-		case up && s*power >= v*(1-1e-9):
-			return s * power
-		case !up && i+1 < len(steps) && steps[i+1]*power > v*(1+1e-9):
-			return s * power
-		}
-	}
-	return 10 * power
-}
-
-// ticks of an axis: of a logarithm 1, 2 and 5 of each decade, or powers of ten where these are too
-// many; else five steps.
-func (a axis) ticks() (at []float64) {
-	if !a.log {
-		for i := range 6 {
-			at = append(at, a.low+(a.high-a.low)*float64(i)/5)
-		}
-		return at
-	}
-	steps := []float64{1, 2, 5}
-	if math.Log10(a.high/a.low) > 4 {
-		steps = steps[:1]
-	}
-	for power := math.Pow(10, math.Floor(math.Log10(a.low))); power <= a.high; power *= 10 {
-		for _, s := range steps {
-			if v := s * power; v >= a.low*(1-1e-9) && v <= a.high*(1+1e-9) {
-				at = append(at, v)
-			}
-		}
-	}
-	return at
-}
-
-// doublings are the ticks of an axis of powers of two: each, each second one, and so on.
-func (a axis) doublings() (at []float64) {
-	low, high := math.Ceil(math.Log2(a.low)-1e-9), math.Floor(math.Log2(a.high)+1e-9)
-	step := math.Ceil((high - low + 1) / mostXTicks)
-	for e := low; e <= high; e += step {
-		at = append(at, math.Exp2(e))
-	}
-	return at
-}
-
-func (c *Chart) grid(b *strings.Builder, x, y axis) {
+	x := newAxis(2, slices.Min(xs), slices.Max(xs), left, innerWidth)
+	y := newAxis(10, slices.Min(ys), slices.Max(ys), top+innerHigh, -innerHigh)
 	for _, v := range y.ticks() {
-		at := y.at(v)
-		fmt.Fprintf(b, `<path d="M%d %.1fh%d" stroke="currentColor" stroke-opacity="0.15"/>`+"\n", left, at, innerWidth)
-		text(b, left-8, at+4, "end", "y", number(v))
+		fmt.Fprintf(&b, `<path d="M%d %.1fh%d" stroke="currentColor" stroke-opacity="0.15"/>`+"\n", left, y.at(v), innerWidth)
+		text(&b, "y", left-8, y.at(v)+4, "end", fmt.Sprintf("%g", v))
 	}
-	ticks := x.ticks()
-	if c.LogX {
-		if ticks = x.doublings(); len(ticks) < 2 {
-			ticks = []float64{x.low, x.high} // less than a power of two apart
-		}
+	for _, v := range x.ticks() {
+		fmt.Fprintf(&b, `<path d="M%.1f %dv5" stroke="currentColor"/>`+"\n", x.at(v), top+innerHigh)
+		text(&b, "x", x.at(v), top+innerHigh+18, "middle", short(v))
 	}
-	for _, v := range ticks {
-		at := x.at(v)
-		fmt.Fprintf(b, `<path d="M%.1f %dv5" stroke="currentColor" stroke-opacity="0.5"/>`+"\n", at, top+innerHigh)
-		label := number(v)
-		if c.Binary {
-			label = Bytes(v)
-		}
-		text(b, at, top+innerHigh+18, "middle", "x", label)
+	text(&b, "name", left+innerWidth/2, top+innerHigh+38, "middle", c.X)
+	text(&b, "name", left, top-10, "end", c.Y)
+	for i, l := range c.Lines {
+		l.draw(&b, i, x, y)
 	}
-	text(b, left+innerWidth/2, top+innerHigh+38, "middle", "", c.X)
-	text(b, left, top-10, "end", "", c.Y)
-	if c.Base > 0 {
-		fmt.Fprintf(b, `<path d="M%d %.1fh%d" stroke="currentColor" stroke-dasharray="4 4"/>`+"\n", left, y.at(c.Base), innerWidth)
-	}
+	return b.String() + "</svg>\n"
 }
 
-// number is a figure with three digits, and all of those before the point up to a million.
-func number(v float64) string {
-	if a := math.Abs(v); a >= 1000 && a < 1e6 {
-		return fmt.Sprintf("%.0f", v)
-	}
-	return fmt.Sprintf("%.3g", v)
+func text(b *strings.Builder, class string, x, y float64, anchor, s string) {
+	fmt.Fprintf(b, `<text class="%s" x="%.1f" y="%.1f" text-anchor="%s" fill="currentColor">%s</text>`+"\n", class, x, y, anchor, html.EscapeString(s))
 }
 
-// Bytes is a size in binary units.
-func Bytes(v float64) string {
-	for _, u := range []string{"", "K", "M", "G"} {
-		if v < 1024 || u == "G" {
-			return fmt.Sprintf("%.4g%s", v, u)
-		}
-		v /= 1024
+// short is a number with a binary unit.
+func short(v float64) string {
+	units := []string{"", "K", "M", "G"}
+	for len(units) > 1 && v >= 1024 {
+		v, units = v/1024, units[1:]
 	}
-	return ""
+	return fmt.Sprintf("%.4g%s", v, units[0])
 }
 
-func (c *Chart) line(b *strings.Builder, i int, x, y axis) {
-	l, color := &c.Lines[i], colors[i%len(colors)]
-	style := fmt.Sprintf(`stroke="%s" stroke-width="1.8" fill="none"`, color)
-	if d := dashes[i/2%len(dashes)]; d != "" {
-		style += fmt.Sprintf(` stroke-dasharray="%s"`, d)
-	}
+// draw draws a line with its points, and its name in the legend.
+func (l *Line) draw(b *strings.Builder, i int, x, y axis) {
+	color := colors[i%len(colors)]
+	style := fmt.Sprintf(`stroke="%s" stroke-width="1.8" fill="none" stroke-dasharray="%s"`, color, dashes[i/2%len(dashes)])
 	var path strings.Builder
 	for k, p := range l.Points {
 		fmt.Fprintf(&path, "%c%.1f %.1f", "ML"[min(k, 1)], x.at(p.X), y.at(p.Y))
 	}
-	fmt.Fprintf(b, `<g class="line" data-name="%s">`+"\n", html.EscapeString(l.Name))
-	if len(l.Points) > 1 && !c.Bars {
-		fmt.Fprintf(b, `<path d="%s" %s/>`+"\n", path.String(), style)
-	}
-	radius := 2.6
-	if len(l.Points) > 40 {
-		radius = 1.2
-	}
+	fmt.Fprintf(b, `<path d="%s" %s/>`+"\n", path.String(), style)
 	for _, p := range l.Points {
-		if c.Bars {
-			from := x.at(p.X) + barWidth*(float64(i)-float64(len(c.Lines))/2)
-			fmt.Fprintf(b, `<rect x="%.1f" y="%.1f" width="%d" height="%.1f" fill="%s" data-x="%v" data-y="%v"><title>%s: %s</title></rect>`+"\n",
-				from, y.at(p.Y), barWidth, y.at(0)-y.at(p.Y), color, p.X, p.Y, html.EscapeString(l.Name), number(p.Y))
-			continue
-		}
-		if p.Low < p.High && (!c.LogY || p.Low > 0) {
-			fmt.Fprintf(b, `<path d="M%.1f %.1fV%.1f" stroke="%s" stroke-width="1"/>`+"\n", x.at(p.X), y.at(p.Low), y.at(p.High), color)
-		}
-		fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="%.1f" fill="%s" data-x="%v" data-y="%v"><title>%s: %s</title></circle>`+"\n",
-			x.at(p.X), y.at(p.Y), radius, color, p.X, p.Y, html.EscapeString(l.Name), number(p.Y))
+		fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="2.6" fill="%s" data-x="%v" data-y="%v"><title>%s %.4g</title></circle>`+"\n",
+			x.at(p.X), y.at(p.Y), color, p.X, p.Y, html.EscapeString(l.Name), p.Y)
 	}
-	b.WriteString("</g>\n")
 	at := float64(top + 8 + legendStep*i)
 	fmt.Fprintf(b, `<path d="M%d %.1fh22" %s/>`+"\n", left+innerWidth+14, at-4, style)
-	text(b, left+innerWidth+42, at, "start", "legend", l.Name)
+	text(b, "legend", left+innerWidth+42, at, "start", l.Name)
 }

@@ -81,9 +81,7 @@ func point(s *report.Series) string {
 	add(p.Ack, "--ack")
 	add(p.Bidi, "--bidi")
 	add(p.Local != "", "--local %s", p.Local)
-	join := s.Kind == plan.Join // its size is a number of ranks
-	add(!join, "size %d", s.Size)
-	add(join, "segment %d", p.Segment)
+	add(true, "size %d", s.Size)
 	add(s.Kind == plan.Cache, "cache %s", s.Text("cache.side"))
 	add(s.Kind == plan.Flow, "%s", s.Text("flow.arm"))
 	add(s.Value("flow.limit") > 0, "limit %.0f", s.Value("flow.limit"))
@@ -95,10 +93,9 @@ func point(s *report.Series) string {
 	add(p.PerSecond > 0, "at %g/s", p.PerSecond)
 	add(p.Regions > 0, "regions %d", p.Regions)
 	add(p.Origin != "", "origin %s", p.Origin)
-	add(p.Live > 0, "live %d", p.Live)
 	add(p.Steps > 0, "steps %d", p.Steps)
 	add(p.Walk > 0, "walk %d", p.Walk)
-	add(s.Env.Ranks > 2 || join || s.Kind == plan.Flow, "ranks %d", s.Env.Ranks)
+	add(s.Env.Ranks > 2 || s.Kind == plan.Flow, "ranks %d", s.Env.Ranks)
 	return name + " " + s.Env.Fabric
 }
 

@@ -81,9 +81,6 @@ func (s *session) config() (cfg conduit.Config, err error) {
 	cfg = conduit.Config{
 		SegmentSize: p.SegmentSize(), Workers: p.Lanes(), QueueDepth: p.QueueDepth(), Fabric: p.Fabric, Device: p.Device, GID: p.GID,
 	}
-	if p.HeapBytes() > 0 {
-		cfg.HeapSize = p.HeapBytes() // no other point uses the segment then
-	}
 	s.messages.configure(&cfg, p)
 	if p.Points[0].Kind == plan.Cache {
 		err = s.configureSides(&cfg)
@@ -260,12 +257,8 @@ func (s *session) point(i int, pt plan.Point) error {
 	switch pt.Kind {
 	case plan.Lat:
 		series, err = s.latencyPoint(pt)
-	case plan.Heap:
-		series, err = s.heapPoint(pt)
 	case plan.Coll:
 		series, err = s.collPoint(pt)
-	case plan.Pairs:
-		series, err = s.pairsPoint(pt)
 	default:
 		series, err = s.throughputPoint(pt)
 	}

@@ -79,12 +79,9 @@ type metric struct {
 var assertables = map[string]assertable{
 	Lat:            {true, nil, "p99<5us"},
 	Coll:           {true, nil, "p50<5us"},
-	Join:           {true, nil, "p50<1s"},
 	BW:             {false, []metric{{"bw", bwUnits}, {"rate", rateUnits}}, "bw>1GB/s"},
 	Rate:           {false, []metric{{"rate", rateUnits}}, "rate>1M/s"},
-	Heap:           {true, []metric{{"fragmentation", percents}, {"meta", percents}}, "p50<100ns"},
 	Cache:          {true, []metric{{"ratio", ratios}, {"messages", ratios}, {"bytes", ratios}}, "ratio>2x"},
-	Pairs:          {false, []metric{{"findings", numbers}}, "findings<=0"},
 	MRKind(Reg):    {true, nil, "p99<1ms"},
 	MRKind(Hit):    {true, []metric{{"hits", percents}, {"allocs", numbers}}, "p50<30ns"},
 	MRKind(Churn):  {true, []metric{{"overhead", timeUnits}, {"ratio", ratios}, {"rss", sizeUnits}}, "overhead<300ns"},

@@ -48,9 +48,8 @@ type Plan struct {
 
 	Pct     []float64 `json:"pct"` // percentiles to report, ascending
 	Points  []Point   `json:"points"`
-	Metrics string    `json:"metrics,omitempty"`  // address where rank 0 serves its counters
-	Live    bool      `json:"live,omitempty"`     // tell figures while a point is measured
-	Began   int64     `json:"began_ns,omitempty"` // join: reading of CLOCK_MONOTONIC when the launch began
+	Metrics string    `json:"metrics,omitempty"` // address where rank 0 serves its counters
+	Live    bool      `json:"live,omitempty"`    // tell figures while a point is measured
 }
 
 // Point is one measurement of a sweep.
@@ -80,10 +79,8 @@ type Point struct {
 	Batch     int     `json:"batch,omitempty"`     // operations per sample; 0: chosen by the cost of the clock
 	Intervals int     `json:"intervals,omitempty"` // parts of the time series
 
-	Regions   int    `json:"regions,omitempty"` // mr hit, mr churn: ranges that are registered meanwhile
-	Origin    string `json:"origin,omitempty"`  // mr hit: where they come from, for the cache
-	HeapBytes int64  `json:"heap,omitempty"`    // heap: bytes of each rank's shared heap
-	Live      int    `json:"live,omitempty"`    // heap local, churn: blocks that are in use meanwhile
+	Regions int    `json:"regions,omitempty"` // mr hit, mr churn: ranges that are registered meanwhile
+	Origin  string `json:"origin,omitempty"`  // mr hit: where they come from, for the cache
 
 	Rounds  int    `json:"rounds,omitempty"`  // cache: times that each side is measured
 	Sides   string `json:"sides,omitempty"`   // cache: what is measured in turns, the first against the others
@@ -92,10 +89,6 @@ type Point struct {
 	Variant string `json:"variant,omitempty"` // cache: of the kernel
 	Mapped  bool   `json:"mapped,omitempty"`  // cache: also what is mapped here is cached
 	CacheSizes
-
-	Segment int64 `json:"segment,omitempty"` // join: bytes of each rank's segment
-
-	Factor float64 `json:"factor,omitempty"` // pairs: how much worse than typical is slow
 
 	Cycles int64 `json:"cycles,omitempty"` // mr churn: of unmapping and mapping again, whose memory is counted
 }
@@ -131,9 +124,7 @@ func (p Point) Definition() string {
 	switch {
 	case p.Kind == Cache:
 		return DefCache
-	case p.Kind == Join:
-		return DefStart
-	case p.Kind == MR || p.Kind == Heap || p.Kind == Coll || p.Kind == Pairs && p.Op == Get:
+	case p.Kind == MR || p.Kind == Coll:
 		return DefOp
 	case p.Kind != Lat:
 		return DefRate
@@ -150,7 +141,7 @@ func (p Point) Definition() string {
 // Unit of the point's numbers.
 func (p Point) Unit() string {
 	switch {
-	case p.Kind == BW, p.Kind == Pairs && p.Op == Put:
+	case p.Kind == BW:
 		return "B/s"
 	case p.Kind == Rate:
 		return "op/s"
@@ -208,7 +199,7 @@ func (p *Plan) SegmentSize() int64 {
 		area = max(area, pt.Window()*int64(pt.Lanes))
 	}
 	const page = 64 << 10
-	return (max(2*area, p.HeapBytes(), p.collBytes()) + page - 1) &^ (page - 1)
+	return (max(2*area, p.collBytes()) + page - 1) &^ (page - 1)
 }
 
 // Lanes is the largest number of workers that a point needs.
@@ -226,7 +217,7 @@ func (p *Plan) Lanes() int {
 func (p *Plan) QueueDepth() int {
 	n := 0
 	for _, pt := range p.Points {
-		if pt.Op != AM && pt.Kind != Heap && pt.Kind != Coll && pt.Kind != Cache && (pt.Kind != Lat || pt.Depth > 1) {
+		if pt.Op != AM && pt.Kind != Coll && pt.Kind != Cache && (pt.Kind != Lat || pt.Depth > 1) {
 			n = max(n, pt.Depth)
 		}
 	}
@@ -280,7 +271,7 @@ func (p *Plan) Validate() error {
 				return fmt.Errorf("%s: %w", pt.Name(), err)
 			}
 		}
-		if pt.Kind == Heap || pt.Kind == Coll || pt.Kind == Cache || pt.Kind == Pairs || pt.Kind == Join {
+		if pt.Kind == Coll || pt.Kind == Cache {
 			continue
 		}
 		if pt.Kind != Lat && p.Ranks%2 != 0 {
@@ -294,23 +285,10 @@ func (p *Plan) Validate() error {
 }
 
 func (p Point) validate() error {
+	lat := p.Kind == Lat || p.Kind == Coll
 	switch p.Kind {
 	case Cache:
 		return p.validateCache()
-	case Join:
-		return p.validateJoin()
-	}
-	lat := p.Kind == Lat || p.Kind == Heap || p.Kind == Coll
-	switch p.Kind {
-	case Pairs:
-		if err := p.validatePairs(); err != nil {
-			return err
-		}
-		return p.Measured().validate()
-	case Heap:
-		if err := p.validateHeap(); err != nil {
-			return err
-		}
 	case Coll:
 		if err := p.validateColl(); err != nil {
 			return err
@@ -324,7 +302,7 @@ func (p Point) validate() error {
 	switch {
 	case !lat && p.Kind != BW && p.Kind != Rate:
 		return fmt.Errorf("unknown kind of measurement %q", p.Kind)
-	case p.Kind != Heap && p.Kind != Coll && p.Op != Put && p.Op != Get && p.Op != AM && !p.Atomic(), p.Kind == BW && p.Atomic(), p.Kind == Rate && p.Op == CAS:
+	case p.Kind != Coll && p.Op != Put && p.Op != Get && p.Op != AM && !p.Atomic(), p.Kind == BW && p.Atomic(), p.Kind == Rate && p.Op == CAS:
 		return fmt.Errorf("operation %q is not measured by %s", p.Op, p.Kind)
 	case p.Op != AM && p.Op != Barrier && (p.Size < 1 || p.Size > MaxSize):
 		return fmt.Errorf("size %d: want 1 byte to 1G", p.Size)

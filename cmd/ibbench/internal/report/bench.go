@@ -61,9 +61,7 @@ func (b *bench) line(s *Series, impl string, r *Result) error {
 		name += variant + "/cache=" + s.Text("cache.side")
 	case plan.Flow:
 		name += fmt.Sprintf("%s/arm=%s/limit=%.0f", variant, strings.ReplaceAll(s.Text("flow.arm"), " ", "_"), s.Value("flow.limit"))
-	case plan.Heap:
-		name += fmt.Sprintf("/live=%d", s.Plan.Live)
-	case plan.Coll, plan.Join:
+	case plan.Coll:
 		name += fmt.Sprintf("/ranks=%d", s.Env.Ranks)
 	default:
 		if s.Plan.Kind == plan.Lat {

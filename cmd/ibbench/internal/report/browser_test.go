@@ -16,14 +16,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/pairs"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 )
 
 // probe looks at the page in a browser: what it drew, and where.
 const probe = `<script>
 const box = e => { const r = e.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom]; };
-const seen = { circles: [], cells: [], overlaps: [], outside: [] };
+const seen = { circles: [], overlaps: [], outside: [] };
 for (const svg of document.querySelectorAll('svg')) {
   const all = [...svg.querySelectorAll('text')], whole = box(svg);
   all.forEach((a, i) => {
@@ -35,7 +34,6 @@ for (const svg of document.querySelectorAll('svg')) {
     }
   });
   for (const c of svg.querySelectorAll('circle')) { const p = box(c); seen.circles.push([+c.dataset.x, +c.dataset.y, p[2] - p[0]]); }
-  for (const c of svg.querySelectorAll('.cell')) { const p = box(c); seen.cells.push([+c.dataset.level, p[2] - p[0]]); }
 }
 seen.fetched = performance.getEntriesByType('resource').map(e => e.name);
 document.body.setAttribute('data-seen', JSON.stringify(seen));
@@ -53,7 +51,6 @@ func TestTheBrowserDrawsWhatWasMeasured(t *testing.T) {
 	}
 	var seen struct {
 		Circles                    [][3]float64
-		Cells                      [][2]float64
 		Overlaps, Outside, Fetched []string
 	}
 	if err := json.Unmarshal([]byte(html.UnescapeString(m[1])), &seen); err != nil {
@@ -62,23 +59,11 @@ func TestTheBrowserDrawsWhatWasMeasured(t *testing.T) {
 	if len(seen.Overlaps)+len(seen.Outside)+len(seen.Fetched) > 0 {
 		t.Errorf("labels that overlap: %q; that are cut off: %q; fetched: %q", seen.Overlaps, seen.Outside, seen.Fetched)
 	}
-	// In the order of the page: 4 medians and 4 high percentiles come first.
+	// In the order of the page: the 4 medians come first.
 	for i, size := range []float64{8, 64, 4096, 65536} {
 		if c := seen.Circles[i]; c[0] != size || c[1] != float64(i+1) || c[2] < 1 {
 			t.Errorf("point %d is %v, want %v and %v, and wide enough to be seen", i, c, size, i+1)
 		}
-	}
-	hot := 0
-	for _, c := range seen.Cells {
-		if c[1] < 1 {
-			t.Errorf("a cell is %v wide", c[1])
-		}
-		if c[0] == pairs.Levels-1 {
-			hot++
-		}
-	}
-	if len(seen.Cells) != 8*7-1 || hot != 2 {
-		t.Errorf("%d cells of which %d are hot, want 55 and 2", len(seen.Cells), hot)
 	}
 	shot := filepath.Join(dir, "page.png")
 	browse(t, dir, "--window-size=1000,2000", "--screenshot="+shot, name)

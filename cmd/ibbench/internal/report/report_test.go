@@ -199,19 +199,6 @@ func kernels() (all []*Series) {
 	return all
 }
 
-// trade are gets of some sizes with what follows for a cache.
-func trade() (all []*Series) {
-	for i, n := range []int64{8, 64, 256, 1024, 4096, 16384} {
-		s := latency("ibv", plan.Get, n, 1, 0)
-		s.Hist, s.Intervals = nil, nil
-		s.Result.P = map[string]float64{"50": 2000 + float64(n)/2}
-		s.Result.Count = int64(i)
-		all = append(all, s)
-	}
-	all[5].Raw = Trade(all)
-	return all
-}
-
 // collectives are a barrier, and a reduction beside Open MPI's.
 func collectives() []*Series {
 	a, b := latency("shm", plan.Barrier, 0, 1000, 1), latency("shm", plan.AllReduce, 1<<20, 10, 400)
@@ -235,23 +222,10 @@ func TestOutputIsAsInTheGoldenFiles(t *testing.T) {
 		"mr-reg": func() []*Series { return registrations(plan.Reg) }, "mr-hit": func() []*Series { return registrations(plan.Hit) },
 		"mr-churn": func() []*Series { return registrations(plan.Churn) },
 		"sweep":    sweep, "single": func() []*Series { return sweep()[:1] }, "throughput": throughput, "perftest": peers, "am": messages, "coll": collectives,
-		"cache": kernels, "cache-sizes": trade,
+		"cache": kernels,
 	} {
 		for _, format := range Formats {
-			var out bytes.Buffer
-			w, err := New(format, &out, pct)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, s := range series() {
-				if err := w.Add(s); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := w.Close(); err != nil {
-				t.Fatal(err)
-			}
-			golden(t, name+"."+format, out.Bytes())
+			golden(t, name+"."+format, []byte(formatOf(t, format, pct, series()...)))
 		}
 	}
 }
@@ -275,7 +249,7 @@ func golden(t *testing.T, name string, got []byte) {
 }
 
 func TestJSONIsReadBackUnchanged(t *testing.T) {
-	for _, s := range slices.Concat(sweep(), throughput(), peers(), messages(), registrations(plan.Reg), registrations(plan.Hit), registrations(plan.Churn), kernels(), trade(), collectives()) {
+	for _, s := range slices.Concat(sweep(), throughput(), peers(), messages(), registrations(plan.Reg), registrations(plan.Hit), registrations(plan.Churn), kernels(), collectives()) {
 		b, err := json.Marshal(s)
 		if err != nil {
 			t.Fatal(err)
@@ -286,22 +260,6 @@ func TestJSONIsReadBackUnchanged(t *testing.T) {
 		}
 		if d := cmp.Diff(s, &back); d != "" {
 			t.Error(d)
-		}
-	}
-}
-
-// A network whose bytes cost half of what a get costs at 4 KiB, and one where they cost nothing.
-func TestRecommendedSizes(t *testing.T) {
-	for _, c := range []struct {
-		byteNS     float64
-		line, page int64
-	}{{0.5, 256, 4096}, {2, 64, 1024}, {100, 8, 64}, {0, 4096, 4096}} {
-		var all []*Series
-		for _, n := range []int64{8, 64, 256, 1024, 4096} {
-			all = append(all, &Series{Size: n, Result: Result{P: map[string]float64{"50": 2000 + c.byteNS*float64(n)}}})
-		}
-		if s := Trade(all); s.Line != c.line || s.Page != c.page || s.Rows[0].Extra != 0 || s.Rows[0].Pays != 1 || s.Rows[0].Sequential != 1 {
-			t.Errorf("%v ns a byte: lines of %d, pages of %d, want %d and %d; %+v", c.byteNS, s.Line, s.Page, c.line, c.page, s.Rows)
 		}
 	}
 }
@@ -432,4 +390,21 @@ func TestBarsHoldEverySample(t *testing.T) {
 	if sum != 1001 {
 		t.Errorf("%d of 1001 samples", sum)
 	}
+}
+
+// formatOf writes series in a format.
+func formatOf(t *testing.T, name string, pct []float64, all ...*Series) string {
+	t.Helper()
+	var out bytes.Buffer
+	w, err := New(name, &out, pct)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		err = errors.Join(err, w.Add(s))
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
 }

@@ -62,12 +62,9 @@ var (
 	depths      = dimension("depth", "%6s", func(p *plan.Point) int { return p.Depth }, "1")
 	lanes       = dimension("lanes", "%6s", func(p *plan.Point) int { return p.Lanes }, "1")
 	goroutines  = dimension("goroutines", "%10s", func(p *plan.Point) int { return p.Goroutines }, "0")
-	live        = dimension("live", "%8s", func(p *plan.Point) int { return p.Live }, "0")
 	regions     = dimension("regions", "%8s", func(p *plan.Point) int { return p.Regions }, "0")
 	loop        = dimension("loop", "%6s", func(p *plan.Point) int { return p.Batch }, "")
 	samples     = column{"samples", "%9s", func(s *Series) string { return fmt.Sprint(s.Result.Count) }, ""}
-	arm         = metric("memory of messages", "%-20s", "flow.arm", nil)
-	limit       = metric("limit, MiB", "%10s", "flow.limit", mebi)
 	kernelNames = column{"kernel", "%-20s", func(s *Series) string { return strings.TrimSpace(s.Op + " " + s.Plan.Variant) }, ""}
 )
 
@@ -87,47 +84,37 @@ func (c column) as(name, format string) column {
 }
 
 // times are the columns of a latency.
-func (t *text) times(show func(float64) string, unit string) []column {
+func times(pct []float64, show func(float64) string, unit string) []column {
 	all := []column{samples, figure("min", "%9s", show, least)}
-	for _, p := range t.pct {
+	for _, p := range pct {
 		all = append(all, figure("p"+Key(p), "%9s", show, percentile(Key(p))))
 	}
 	return append(all, figure("max", "%9s", show, most), figure("mean", "%9s", show, mean), constant("unit", " %-4s", unit))
 }
 
-// columns of the text's table, by what was measured. Pairs have a matrix instead.
-func (t *text) columns(s *Series) []column {
+// columnsOf are the columns of a table, by what was measured. Kinds of
+// earlier versions have those of a latency or a throughput.
+func columnsOf(s *Series, pct []float64) []column {
 	switch {
 	case s.Kind == plan.MR && s.Op == plan.Churn:
 		return churnColumns
 	case s.Kind == plan.MR && s.Op == plan.Reg:
 		return regColumns
 	case s.Kind == plan.MR:
-		return slices.Concat([]column{sizeColumn, regions}, t.times(nanos, "ns"),
+		return slices.Concat([]column{sizeColumn, regions}, times(pct, nanos, "ns"),
 			[]column{metric("hits", "%7s", "mr.hit.percent", percents), metric("allocs", "%7s", "mr.hit.allocs_per_op", plain)})
-	case s.Kind == plan.Heap:
-		return slices.Concat([]column{sizeColumn, live}, t.times(micros, "us"), []column{
-			metric("requests", "%9s", "heap.requests", plain), metric("in use", "%9s", "heap.in_use", func(v float64) string { return kilo(v) + "K" }),
-			metric("frag. %", "%9s", "heap.fragmentation", tenths), metric("meta %", "%6s", "heap.meta", hundredths)})
-	case s.Kind == plan.Join:
-		return joinColumns
 	case s.Kind == plan.Cache:
 		return cacheColumns
+	case s.Kind == plan.Flow:
+		return flowColumns(s)
 	case s.Peer() != nil:
 		return peerColumns(s)
 	case s.Kind == plan.Coll:
-		return slices.Concat([]column{sizeColumn, loop}, t.times(micros, "us"))
-	case s.Kind != plan.Lat:
+		return slices.Concat([]column{sizeColumn, loop}, times(pct, micros, "us"))
+	case s.Result.Unit != "ns":
 		return streamColumns(s)
 	}
-	return slices.Concat([]column{sizeColumn}, t.times(micros, "us"))
-}
-
-var joinColumns = []column{
-	sizeColumn.as("ranks", "%8s"), samples.as("starts", "%7s"),
-	figure("min", "%10s", millis, least), figure("p50", "%10s", millis, percentile("50")), figure("max", "%10s", millis, most),
-	metric("launch", "%10s", "join.launch", millis), metric("bootstrap", "%10s", "join.bootstrap", millis),
-	metric("join", "%10s", "join.join", millis), metric("barrier", "%10s", "join.barrier", millis), constant("unit", " %s", "ms"),
+	return slices.Concat([]column{sizeColumn}, times(pct, micros, "us"))
 }
 
 var regColumns = []column{
@@ -145,6 +132,20 @@ var churnColumns = []column{
 	{name: "cycles", format: "%8s", of: func(s *Series) string { return fmt.Sprint(s.Plan.Cycles) }}, metric("rss KiB", "%8s", "mr.churn.rss_growth", kilo),
 	metric("dead", "%6s", "mr.churn.dead_max", plain), metric("misses", "%7s", "mr.churn.misses", plain),
 	metric("uncached", "%8s", "mr.churn.uncached", plain), metric("stale", "%6s", "mr.churn.stale", plain),
+}
+
+// flowColumns have a run a row. The size is a number of what the header says.
+func flowColumns(s *Series) []column {
+	time := figure("ms", "%10s", millis, mean)
+	if s.Result.Unit != "ns" {
+		time = figure("MB/s", "%10s", mega, mean)
+	}
+	return []column{
+		{name: "size", format: "%8s", of: func(s *Series) string { return fmt.Sprint(s.Size) }}, metric("memory of messages", "%-18s", "flow.arm", nil),
+		metric("limit MiB", "%9s", "flow.limit", mebi), time, metric("faults", "%8s", "flow.faults", plain),
+		metric("peak MiB", "%9s", "flow.peak", mebi), metric("arrays MiB", "%10s", "flow.arrays", mebi),
+		metric("failed", " %s", "flow.failed", nil),
+	}
 }
 
 var cacheColumns = []column{

@@ -18,7 +18,6 @@ type text struct {
 	pct    []float64
 	err    error
 	header string
-	own    bool // a Report has said it all
 	all    []*Series
 }
 
@@ -29,21 +28,14 @@ func (t *text) printf(format string, args ...any) {
 }
 
 func (t *text) Add(s *Series) error {
-	if r, ok := s.Raw.(Report); ok {
-		t.own = true
-		t.printf("%s", r.Text())
-	}
-	if t.own {
-		return t.err
-	}
 	if h := header(s); h != t.header {
 		if t.header != "" {
 			t.printf("\n")
 		}
 		t.header = h
-		t.printf("%s\n%s\n", h, t.heads(s))
+		t.printf("%s\n%s\n", h, line(columnsOf(s, t.pct), func(c column) string { return c.name }))
 	}
-	t.printf("%s\n", t.row(s))
+	t.printf("%s\n", line(columnsOf(s, t.pct), func(c column) string { return c.of(s) }))
 	t.all = append(t.all, s)
 	return t.err
 }
@@ -54,12 +46,19 @@ func (t *text) Close() error {
 		t.printf("\n%s", bars(t.all[0]))
 	}
 	t.grid()
-	t.findings()
 	t.printf("%s", verdicts(t.all))
-	for _, s := range t.all {
-		if sizes, ok := s.Raw.(*Sizes); ok {
-			t.printf("\n%s", sizes)
-		}
+	for _, a := range asserted(t.all) {
+		t.printf("%s\n", a)
+	}
+	for _, n := range notes(t.all) {
+		t.printf("note: %s\n", n)
+	}
+	return t.err
+}
+
+// asserted says what became of assertions.
+func asserted(all []*Series) (lines []string) {
+	for _, s := range all {
 		for _, a := range s.Asserts {
 			at := s.sizeText()
 			if s.Kind == plan.Cache {
@@ -68,13 +67,10 @@ func (t *text) Close() error {
 			if s.Plan.Regions > 0 {
 				at += fmt.Sprintf(" with %s", errtext.Count(s.Plan.Regions, "region"))
 			}
-			t.printf("assert %s: %s (%s %s at %s: %s)\n", a.Text, verdict(a.OK), s.Kind, s.Plan.OpName(), at, s.outcome(a))
+			lines = append(lines, fmt.Sprintf("assert %s: %s (%s %s at %s: %s)", a.Text, verdict(a.OK), s.Kind, s.Plan.OpName(), at, s.outcome(a)))
 		}
 	}
-	for _, n := range notes(t.all) {
-		t.printf("note: %s\n", n)
-	}
-	return t.err
+	return lines
 }
 
 func verdict(ok bool) string {
@@ -104,7 +100,7 @@ func (s *Series) value(v float64, assertion string) string {
 		return hundredths(v) + " %"
 	case of && d.unit == "B":
 		return kilo(v) + " KiB"
-	case of && d.unit == "", s.Kind == plan.Pairs:
+	case of && d.unit == "":
 		return plain(v)
 	case s.Kind == plan.MR:
 		return nanos(v) + " ns"
@@ -138,8 +134,6 @@ func header(s *Series) string {
 	switch s.Kind {
 	case plan.Cache:
 		parts[0] = s.Kind // one table for all kernels
-	case plan.Pairs:
-		parts[0] = pairsTitle(s)
 	case plan.MR:
 		parts = parts[:1]
 		if e.Device == nil {
@@ -153,10 +147,6 @@ func header(s *Series) string {
 	switch s.Kind {
 	case plan.MR:
 		parts = append(parts, e.From, mrTitles[s.Op])
-	case plan.Pairs:
-		parts = append(parts, fmt.Sprintf("%d ranks, hosts: %d", e.Ranks, e.Hosts), "from the rank of a row to that of a column", shownUnit(s.Result.Unit))
-	case plan.Join:
-		parts = append(parts, "on "+host, "segments of "+sizeText(s.Plan.Segment), s.Definition+": from the launch until the last rank has come out of its first barrier")
 	case plan.Flow:
 		parts = append(parts, "on "+host, fmt.Sprintf("%d ranks", e.Ranks), "sizes in "+s.Text("flow.counts"), s.Definition)
 	default:
@@ -208,21 +198,6 @@ func definition(s *Series) string {
 	return s.Definition + ": request and reply, to be set against 2 x ib_send_lat"
 }
 
-// heads of a table's columns.
-func (t *text) heads(s *Series) string {
-	if s.Kind == plan.Pairs {
-		return pairsHeads(s.Pairs())
-	}
-	return line(t.columns(s), func(c column) string { return c.name })
-}
-
-func (t *text) row(s *Series) string {
-	if s.Kind == plan.Pairs {
-		return pairsRows(s)
-	}
-	return line(t.columns(s), func(c column) string { return c.of(s) })
-}
-
 // notes gathers what the series and their environments have to say, once each.
 func notes(all []*Series) (out []string) {
 	seen := make(map[string]bool)
@@ -242,7 +217,6 @@ func notes(all []*Series) (out []string) {
 	}
 	for _, s := range all {
 		switch {
-		case s.Kind == plan.Join: // milliseconds
 		case s.Env.ClockNS > 0 && s.Kind == plan.MR:
 			add(fmt.Sprintf("one reading of the clock costs %.0f ns; it is part of each sample", s.Env.ClockNS))
 		case s.Env.ClockNS > 0:
