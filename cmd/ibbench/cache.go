@@ -116,7 +116,7 @@ func (c *cacheCmd) points() (points []plan.Point, err error) {
 				}
 				points = append(points, plan.Point{
 					Kind: plan.Cache, Op: k.Name, Size: int64(p.N), Steps: p.Steps, Walk: p.Stride, Variant: p.Variant,
-					Rounds: c.Rounds, Sides: strings.Join(sides, ","), Mapped: c.Mapped, CacheSizes: cached, Depth: 1, Lanes: 1, Chain: 1,
+					Rounds: c.Rounds, Sides: strings.Join(sides, ","), Mapped: c.Mapped, CacheSizes: cached, Depth: 1, Lanes: 1,
 				})
 			}
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/machine"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/peer"
@@ -16,15 +15,13 @@ import (
 // collCmd is ibbench coll.
 type collCmd struct {
 	common
-	lively
 	timing
-	Ops     string        `arg:"" optional:"" help:"Some of barrier, allreduce (the sum of float64, in place), alltoall, bcast (from rank 0). Default: all."`
-	Sizes   string        `aliases:"size" placeholder:"LIST" help:"Bytes of a rank's buffer, of alltoall those for each rank, as 8 or 8,64K or 8..1M (doubling). Default: 8,1K,64K,1M."`
-	Loop    int           `placeholder:"N" help:"Operations of a sample, in a loop without barriers. Default: 1000, fewer from 16K on, at least 10."`
-	Peer    *string       `enum:"mpi" placeholder:"P" help:"mpi: the same with Open MPI on this machine, in rounds with ours, interleaved; prints the ratios. Over shm."`
-	Rounds  int           `default:"21" placeholder:"N" help:"Rounds of --peer. Default: 21."`
-	Timeout time.Duration `default:"3m" placeholder:"D" help:"End a round of the peer after this time. Default: 3m."`
-	Args    string        `name:"mpi-args" placeholder:"ARGS" help:"Further arguments of mpirun, as '--mca btl self,vader'."`
+	Ops    string  `arg:"" optional:"" help:"Some of barrier, allreduce (the sum of float64, in place), alltoall, bcast (from rank 0). Default: all."`
+	Sizes  string  `aliases:"size" placeholder:"LIST" help:"Bytes of a rank's buffer, of alltoall those for each rank, as 8 or 8,64K or 8..1M (doubling). Default: 8,1K,64K,1M."`
+	Loop   int     `placeholder:"N" help:"Operations of a sample, in a loop without barriers. Default: 1000, fewer from 16K on, at least 10."`
+	Peer   *string `enum:"mpi" placeholder:"P" help:"mpi: the same with Open MPI on this machine, in rounds with ours, interleaved; prints the ratios. Over shm."`
+	Rounds int     `default:"21" placeholder:"N" help:"Rounds of --peer. Default: 21."`
+	Args   string  `name:"mpi-args" placeholder:"ARGS" help:"Further arguments of mpirun, as '--mca btl self,vader'."`
 }
 
 // Samples of a point in each round of --peer, and of its warm-up.
@@ -39,7 +36,6 @@ func (c *collCmd) run(ctx context.Context, io streams) error {
 		return usageError{err}
 	}
 	if c.Peer == nil {
-		c.moving = c.Live
 		return c.measure(ctx, io, plan.Coll, points)
 	}
 	return c.compare(ctx, io, points)
@@ -57,7 +53,7 @@ func (c *collCmd) points() ([]plan.Point, error) {
 	if c.Loop < 0 {
 		return nil, fmt.Errorf("--loop %d: want 1 or more", c.Loop)
 	}
-	proto := plan.Point{Kind: plan.Coll, Depth: 1, Lanes: 1, Chain: 1}
+	proto := plan.Point{Kind: plan.Coll, Depth: 1, Lanes: 1}
 	if err := c.timing.complete(&proto); err != nil {
 		return nil, err
 	}
@@ -91,7 +87,7 @@ func (c *collCmd) compare(ctx context.Context, io streams, points []plan.Point) 
 	if err := c.checkPeer(); err != nil {
 		return usageError{err}
 	}
-	as, err := c.assertions(plan.PeerKind(plan.Coll))
+	as, err := assertions(c.Assert, plan.PeerKind(plan.Coll))
 	if err != nil {
 		return usageError{err}
 	}
@@ -99,7 +95,7 @@ func (c *collCmd) compare(ctx context.Context, io streams, points []plan.Point) 
 	if err != nil {
 		return usageError{err}
 	}
-	x := &peer.Comparison{Plan: p, Peer: peer.OpenMPI, CPUs: p.CPUs, Rounds: c.Rounds, Timeout: c.Timeout, Extra: strings.Fields(c.Args)}
+	x := &peer.Comparison{Plan: p, Peer: peer.OpenMPI, CPUs: p.CPUs, Rounds: c.Rounds, Timeout: peer.Timeout, Extra: strings.Fields(c.Args)}
 	return c.output.versus(ctx, io, c.Quiet, x, as, nil, func(*terminal) error {
 		p.Fabric = "shm"
 		if len(p.CPUs) > 0 {
@@ -121,12 +117,8 @@ func (c *collCmd) checkPeer() error {
 		return fmt.Errorf("--fabric %s: --peer mpi is for shm, as Open MPI uses shared memory on one machine", c.Fabric)
 	case c.Duration != nil:
 		return errors.New("--duration: with --peer both sides take --iters samples in each round")
-	case c.Metrics != "":
-		return errors.New("--metrics: with --peer the ranks of each round are others")
 	case c.Rounds < 1 || c.Rounds > 1000:
 		return fmt.Errorf("--rounds %d: want 1 to 1000", c.Rounds)
-	case c.Timeout <= 0:
-		return fmt.Errorf("--timeout %v: want a time above 0", c.Timeout)
 	}
 	return nil
 }

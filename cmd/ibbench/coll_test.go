@@ -70,7 +70,7 @@ func requireOpenMPI(t *testing.T) {
 
 func TestOpenMPIIsComparedInTheSameRounds(t *testing.T) {
 	requireOpenMPI(t)
-	all := decoded(t, "coll", "--peer", "mpi", "--rounds", "6", "--iters", "4", "--loop", "5", "--sizes", "8,4K", "--timeout", "1m")
+	all := decoded(t, "coll", "--peer", "mpi", "--rounds", "6", "--iters", "4", "--loop", "5", "--sizes", "8,4K")
 	if len(all) != 7 {
 		t.Fatalf("%d series", len(all))
 	}
@@ -120,7 +120,7 @@ func TestWrongCollMeasurementsAreRefused(t *testing.T) {
 		{"coll frob", 2, "coll measures barrier, allreduce, alltoall, bcast"},
 		{"coll allreduce --size 12", 2, "a multiple of 8"},
 		{"coll alltoall --size 1G --fabric shm", 2, "more than 1G"},
-		{"coll bcast --loop -1", 2, "want 1 or more"},
+		{"coll bcast --loop=-1", 2, "want 1 or more"},
 		{"coll barrier --peer mpi --fabric ibv", 2, "--peer mpi is for shm"},
 		{"coll barrier --peer mpi --duration 1s", 2, "--iters samples in each round"},
 		{"coll barrier --peer mpi --rounds 0", 2, "want 1 to 1000"},

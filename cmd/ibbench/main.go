@@ -50,7 +50,6 @@ type cli struct {
 	Cache    cacheCmd         `cmd:"" help:"Kernels that access remote memory word by word, with and without a cache for it, in turns; what lines and pages of one cost."`
 	Coll     collCmd          `cmd:"" help:"Collective operations: barrier, allreduce, alltoall, bcast; with --peer mpi beside Open MPI's."`
 	Flow     flowCmd          `cmd:"" help:"Kernels whose messages need much memory for a time, in ranks whose memory is limited, with and without a budget."`
-	Serve    serveCmd         `cmd:"" help:"Wait for ibbench lat HOST, bw HOST and rate HOST of another host, and measure with it; no launcher is needed."`
 	Compare  compareCmd       `cmd:"" help:"Which points of two results have become faster or slower; exit code 1 if one is slower."`
 	Report   reportCmd        `cmd:"" help:"A page of tables and pictures from results, as one HTML file."`
 	Doctor   doctorCmd        `cmd:"" help:"What works on this machine, and what to do about the rest."`
@@ -197,7 +196,7 @@ func syntax(c *cli, io streams, exit func(int)) *kong.Kong {
 // understand reads a command line.
 func understand(args []string, io streams, exit func(int)) (command, error) {
 	var c cli
-	parsed, err := syntax(&c, io, exit).Parse(joinNegative(args))
+	parsed, err := syntax(&c, io, exit).Parse(args)
 	if err != nil {
 		return nil, err
 	}
@@ -211,19 +210,4 @@ func version() string {
 		return "ibbench (unknown version)"
 	}
 	return fmt.Sprintf("ibbench %s %s %s/%s", info.Main.Version, info.GoVersion, runtime.GOOS, runtime.GOARCH)
-}
-
-// joinNegative writes "--iters -5" as "--iters=-5": kong takes -5 for another flag, and its message
-// does not tell what is wrong with the number.
-func joinNegative(args []string) (out []string) {
-	for _, a := range args {
-		last := len(out) - 1
-		if last >= 0 && strings.HasPrefix(out[last], "--") && !strings.Contains(out[last], "=") &&
-			len(a) > 1 && a[0] == '-' && a[1] >= '0' && a[1] <= '9' {
-			out[last] += "=" + a
-			continue
-		}
-		out = append(out, a)
-	}
-	return out
 }

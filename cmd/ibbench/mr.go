@@ -74,7 +74,7 @@ func (c *mrCmd) points() (points []plan.Point, as []plan.Assertion, err error) {
 		}
 	}
 	for _, n := range regions {
-		proto := plan.Point{Kind: plan.MR, Op: c.Op, Regions: n, Depth: 1, Lanes: 1, Chain: 1}
+		proto := plan.Point{Kind: plan.MR, Op: c.Op, Regions: n, Depth: 1, Lanes: 1}
 		switch c.Op {
 		case plan.Churn:
 			proto.Cycles = c.Cycles

@@ -57,7 +57,7 @@ type Result struct {
 	OnlyOld []string `json:"only_old,omitempty"` // points that the other side lacks
 	OnlyNew []string `json:"only_new,omitempty"`
 	Skipped []string `json:"not_compared,omitempty"` // figures that both have, with the reason
-	Notes   []string `json:"notes,omitempty"`        // differences of the machines and settings
+	Notes   []string `json:"notes,omitempty"`        // differences of the machines
 }
 
 // Slower reports whether a point is.
@@ -89,7 +89,6 @@ func point(s *report.Series) string {
 	add(p.Depth > 1 || throughput, "depth %d", p.Depth)
 	add(p.Lanes > 1 || throughput, "lanes %d", p.Lanes)
 	add(p.Goroutines > 0, "goroutines %d", p.Goroutines)
-	add(p.Chain > 1, "chain %d", p.Chain)
 	add(p.PerSecond > 0, "at %g/s", p.PerSecond)
 	add(p.Regions > 0, "regions %d", p.Regions)
 	add(p.Origin != "", "origin %s", p.Origin)
@@ -121,11 +120,10 @@ func rounds(s *report.Series) (all []report.Figures) {
 type side struct {
 	figures map[string][]report.Figures
 	unit    map[string]string
-	series  map[string][]*report.Series
 }
 
 func sideWith(all []*report.Series) side {
-	x := side{map[string][]report.Figures{}, map[string]string{}, map[string][]*report.Series{}}
+	x := side{map[string][]report.Figures{}, map[string]string{}}
 	for _, s := range all {
 		if s.Text("flow.failed") != "" {
 			continue
@@ -133,7 +131,6 @@ func sideWith(all []*report.Series) side {
 		name := point(s)
 		x.figures[name] = append(x.figures[name], rounds(s)...)
 		x.unit[name] = s.Result.Unit
-		x.series[name] = append(x.series[name], s)
 	}
 	return x
 }
@@ -159,7 +156,6 @@ func Compare(older, newer []*report.Series, asked []string, threshold float64) *
 			r.OnlyOld = append(r.OnlyOld, name)
 			continue
 		}
-		r.Notes = append(r.Notes, settings(name, x.series[name], y.series[name])...)
 		for _, m := range metrics {
 			latency := x.unit[name] == "ns"
 			if latency && !slices.Contains(asked, m.name) || !latency && m.name != "mean" {

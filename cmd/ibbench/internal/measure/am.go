@@ -140,23 +140,14 @@ func (m *messages) finish(ctx context.Context, peer int) error {
 	return err
 }
 
-// stretch makes the calls of n samples, and counts what they allocate: nothing should, but for the
-// payloads of replies. Those are collected in between, since the collector is off while the clock
-// runs.
-func (c *caller) stretch(l *latency, n int, measured bool) error {
+// stretch makes the calls of n samples. Payloads of replies are collected in between, since the
+// collector is off while the clock runs.
+func (c *caller) stretch(l *latency, n int) error {
 	if len(c.payload) > 0 {
 		runtime.GC()
 	}
-	var before, after runtime.MemStats
-	first := c.number
-	runtime.ReadMemStats(&before)
 	if err := l.run(n); err != nil {
 		return err
-	}
-	runtime.ReadMemStats(&after)
-	if measured {
-		c.mallocs += after.Mallocs - before.Mallocs
-		c.counted += c.number - first
 	}
 	return c.m.finish(l.ctx, c.peer)
 }
@@ -168,9 +159,6 @@ func (s *session) reportCalls(pt plan.Point, l *latency, series *report.Series) 
 	}
 	if err := s.auditMessages(pt, series); err != nil {
 		return err
-	}
-	if series != nil {
-		series.Set("am.allocs_per_op", report.Round3(float64(l.calls.mallocs)/float64(max(l.calls.counted, 1))))
 	}
 	return s.job.Barrier(s.ctx)
 }

@@ -66,9 +66,7 @@ type caller struct {
 	payload  []byte // empty: a Short
 	answer   []byte // memory for the echo of one
 	number   uint64
-	wrong    int64  // replies that were not what they should be
-	mallocs  uint64 // allocations of the calls that are counted
-	counted  uint64
+	wrong    int64 // replies that were not what they should be
 }
 
 // repeat makes k calls, each answered before the next.

@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/ibconduit/conduit"
@@ -19,7 +17,6 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/internal/errtext"
-	"github.com/ibconduit/conduit/metrics"
 )
 
 // Events are what rank 0 has to say. The functions are called from one
@@ -59,9 +56,7 @@ func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Event
 	s.ctx, stop = context.WithCancelCause(ctx)
 	defer stop(nil)
 	go s.watch(stop)
-	served, err := s.ready(env)
-	defer served()
-	if err := s.agree(err); err != nil {
+	if err := s.agree(s.open(env)); err != nil {
 		return err
 	}
 	if err := s.openSides(cfg, boot); err != nil {
@@ -97,15 +92,6 @@ var ErrElsewhere = errors.New("another rank cannot measure")
 func PeerEnded(err error) bool {
 	var lost *bootstrap.LostError
 	return errors.As(err, &lost) || errors.Is(err, conduit.ErrPeerDown) && errors.Is(err, io.EOF)
-}
-
-// ready does what comes before the points and may fail on one rank only. The function it returns
-// ends it.
-func (s *session) ready(env *report.Env) (served func(), err error) {
-	if err := s.open(env); err != nil || s.job.Rank() != 0 || s.plan.Metrics == "" {
-		return func() {}, err
-	}
-	return s.serve()
 }
 
 // introduce exchanges the ranks' facts before there is a job, and binds
@@ -211,25 +197,6 @@ func (s *session) watch(stop context.CancelCauseFunc) {
 			return
 		}
 	}
-}
-
-// serve answers scrapes until the returned function is called.
-func (s *session) serve() (func(), error) {
-	l, err := net.Listen("tcp", s.plan.Metrics)
-	if err != nil {
-		return func() {}, fmt.Errorf("--metrics: %w", err)
-	}
-	s.out.Line(fmt.Sprintf("metrics at http://%s/metrics", l.Addr()))
-	ctx, cancel := context.WithCancel(s.ctx)
-	var done sync.WaitGroup
-	var failed error
-	done.Go(func() { failed = metrics.ServeListener(ctx, l, metrics.NewCollector(s.job)) })
-	return func() {
-		cancel()
-		if done.Wait(); failed != nil && !errors.Is(failed, context.Canceled) {
-			s.out.Line(fmt.Sprintf("metrics: %v", failed))
-		}
-	}, nil
 }
 
 func (s *session) close(failed error) error {

@@ -82,7 +82,6 @@ func (s *session) leadSamples(pt plan.Point, x *samples, stretch func(command) e
 		// ever.
 		elapsed += max(own, took/4)
 		p.learn(int(n), own)
-		s.soFar(pt, all)
 	}
 	if err := s.lead(command{}); err != nil {
 		return nil, err

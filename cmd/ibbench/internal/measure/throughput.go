@@ -99,7 +99,7 @@ func (x *throughput) newStreams() (all []*stream) {
 	for i := range pt.Lanes {
 		at := uint64(pt.Window()) * uint64(i)
 		l := &stream{
-			ctx: s.ctx, w: s.workers[i], op: operation(pt, false), slots: pt.Slots(), chain: pt.Chain, depth: pt.Depth,
+			ctx: s.ctx, w: s.workers[i], op: operation(pt, false), slots: pt.Slots(),
 			size: int(pt.Size), stride: int(pt.Stride()),
 			dst:   conduit.At[byte](x.peer, x.a.remote+at),
 			word:  conduit.At[uint64](x.peer, x.a.remote+at),
@@ -110,7 +110,6 @@ func (x *throughput) newStreams() (all []*stream) {
 		if pt.Atomic() || pt.Depth < limit {
 			l.pending = make([]conduit.Pending, pt.Depth)
 		}
-		l.posting = l.postTodo
 		all = append(all, l)
 	}
 	return all

@@ -71,11 +71,7 @@ func (x *contest) report(kept []bool, version string) *report.Series {
 		return s
 	}
 	s.Kind = report.KindPerftest
-	ownBest := s.Result
-	if _, ok := p.Result.P["50"]; !ok { // then means are compared
-		ownBest = medians(p.Rounds, func(r report.Round) report.Figures { return report.Figures{Mean: r.Ours.Mean} }, unit, math.Round)
-	}
-	s.Set("ratio.best", report.Round3(best(&ownBest)/best(&p.Result)))
+	s.Set("ratio.best", report.Round3(best(&s.Result)/best(&p.Result)))
 	if ok {
 		s.SetBounds("ratio.interval", low, high)
 	}
@@ -100,17 +96,11 @@ func (x *contest) peer(kept []bool, version, unit string) *report.Peer {
 	p.Result.Count = int64(count(kept)) * x.theirs.Iters
 	switch {
 	case x.of == OpenMPI:
-		p.Place, p.Result.OpsPerSample = OSU, x.point.Batch
+		p.Place, p.Result.OpsPerSample = OpenMPI, x.point.Batch
 	case x.beside:
 		p.Place = UCX
 	default:
 		p.Place, p.Tool, p.Settings = Perftest, x.tool, x.theirs.Settings
-		if p.Settings == nil {
-			p.Settings = map[string]string{}
-		}
-		if x.of != Perftest {
-			p.Peer = x.of
-		}
 	}
 	return p
 }

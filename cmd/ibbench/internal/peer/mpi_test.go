@@ -14,7 +14,7 @@ import (
 )
 
 func collPoint(op string, size int64) plan.Point {
-	return plan.Point{Kind: plan.Coll, Op: op, Size: size, Depth: 1, Lanes: 1, Chain: 1, Iters: 3, Batch: 10}
+	return plan.Point{Kind: plan.Coll, Op: op, Size: size, Depth: 1, Lanes: 1, Iters: 3, Batch: 10}
 }
 
 func TestAPointOfMPIIsReadExactly(t *testing.T) {

@@ -22,7 +22,7 @@ type Ours func(ctx context.Context, p *plan.Plan) ([]*report.Series, error)
 // Comparison says what to compare.
 type Comparison struct {
 	Plan    *plan.Plan // its points have an equivalent in the peer
-	Peer    string     // Perftest, UCX, OSU or OpenMPI
+	Peer    string     // Perftest or OpenMPI
 	Port    int        // of the device
 	GID     int        // index
 	Rounds  int        // that must count
@@ -33,7 +33,6 @@ type Comparison struct {
 	Extra   []string // further arguments of the peer's tools, or of mpirun
 	Ours    Ours
 	Say     func(text string) // what goes on
-	Line    func(text string) // what should stay to be read; nil: nothing
 
 	coll string // the program of OpenMPI
 }
@@ -43,7 +42,7 @@ type contest struct {
 	point  plan.Point
 	of     string // the counterpart's program
 	tool   string
-	pair   Pair    // with OSU and OpenMPI mpirun and its command line
+	pair   Pair    // with OpenMPI mpirun and its command line
 	times  float64 // what the tool's figures are multiplied by, to be of our definition
 	rounds []report.Round
 	series []*report.Series // ours, of each round
@@ -108,7 +107,7 @@ func (c *Comparison) rounds(ctx context.Context, all []*contest, quiet *contest)
 		if c.Until.Budget == 0 && (count(kept) >= c.Rounds || len(kept) >= 2*c.Rounds) || c.Until.Budget > 0 && watch.over(all, kept) {
 			return kept, nil
 		}
-		c.Say(c.progress(n, watch, all, kept))
+		c.Say(c.progress(n, watch))
 		within, cancel := watch.bound(ctx)
 		err := c.round(within, all, n%2 == 1)
 		late := within.Err() != nil
@@ -118,9 +117,6 @@ func (c *Comparison) rounds(ctx context.Context, all []*contest, quiet *contest)
 		case err == nil:
 			if kept = slices.Repeat([]bool{true}, len(all[0].rounds)); quiet != nil {
 				kept = judge(quiet.rounds)
-			}
-			if len(kept) == 1 {
-				c.first(all)
 			}
 		case ctx.Err() == nil && late && count(kept) > 0:
 			return kept, nil // the time is over: what is not finished does not count
@@ -136,14 +132,14 @@ func (c *Comparison) rounds(ctx context.Context, all []*contest, quiet *contest)
 // judges finds the judge of rounds.
 func (c *Comparison) judges(pt plan.Point) bool {
 	j := peers[c.Peer].judge
-	return pt.Kind == j.Kind && pt.Op == j.Op && pt.Size == j.Size && pt.Ack == j.Ack
+	return pt.Kind == j.Kind && pt.Op == j.Op && pt.Size == j.Size
 }
 
 // contests pairs each point with a tool, and adds the judge of rounds.
 func (c *Comparison) contests() (all []*contest, err error) {
 	points, j := c.Plan.Points, peers[c.Peer].judge
 	if j.Kind != "" && !slices.ContainsFunc(points, c.judges) {
-		j.Depth, j.Lanes, j.Chain, j.Iters = 1, 1, 1, 1000
+		j.Depth, j.Lanes, j.Iters = 1, 1, 1000
 		points = append(slices.Clip(points), j)
 	}
 	for i, pt := range points {
@@ -178,32 +174,16 @@ func (c *Comparison) contest(of string, pt plan.Point) (*contest, error) {
 		x.pair.CPUs[i] = machine.Share(c.Plan.CPUs, i, 2)
 	}
 	var err error
-	if t.tool != "" {
-		if x.pair.Path, err = find(t.tool, peers[of].missing); err != nil {
-			return nil, err
-		}
+	if of == OpenMPI {
+		x.tool, x.pair.Args = "mpirun.openmpi", mpirunArgs(c.Plan.Ranks, c.CPUs, c.Extra)
 	}
-	switch of {
-	case OSU:
-		x.pair.Args = append(mpirunArgs(2, c.Plan.CPUs, c.Extra), append([]string{x.pair.Path}, t.args...)...)
-	case OpenMPI:
-		x.pair.Args = mpirunArgs(c.Plan.Ranks, c.CPUs, c.Extra)
-	default:
-		return x, nil
-	}
-	x.pair.Path, err = find("mpirun.openmpi", ErrNoMPI)
+	x.pair.Path, err = find(x.tool, peers[of].missing)
 	return x, err
 }
 
 // run measures once with a program.
 func (c *Comparison) run(ctx context.Context, x *contest) (*Output, error) {
-	var text string
-	var err error
-	if x.of == OSU {
-		text, err = mpirun(ctx, x.pair.Path, x.pair.Args, c.Timeout)
-	} else {
-		text, err = x.pair.Text(ctx)
-	}
+	text, err := x.pair.Text(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -46,10 +46,8 @@ type Plan struct {
 	CPUs   []int  `json:"cpus,omitempty"` // dealt out to the ranks of a host
 	Seed   uint64 `json:"seed,omitempty"` // fills payloads
 
-	Pct     []float64 `json:"pct"` // percentiles to report, ascending
-	Points  []Point   `json:"points"`
-	Metrics string    `json:"metrics,omitempty"` // address where rank 0 serves its counters
-	Live    bool      `json:"live,omitempty"`    // tell figures while a point is measured
+	Pct    []float64 `json:"pct"` // percentiles to report, ascending
+	Points []Point   `json:"points"`
 }
 
 // Point is one measurement of a sweep.
@@ -64,7 +62,6 @@ type Point struct {
 
 	Goroutines int `json:"goroutines,omitempty"` // that send active messages (bw, rate), dealt out to the lanes
 
-	Chain int  `json:"chain"` // operations per doorbell (bw, rate)
 	Bidi  bool `json:"bidi,omitempty"`
 	Place bool `json:"same_place,omitempty"` // all operations at one place, as perftest's; else they cycle through Slots
 
@@ -217,7 +214,7 @@ func (p *Plan) Lanes() int {
 func (p *Plan) QueueDepth() int {
 	n := 0
 	for _, pt := range p.Points {
-		if pt.Op != AM && pt.Kind != Coll && pt.Kind != Cache && (pt.Kind != Lat || pt.Depth > 1) {
+		if pt.Op != AM && pt.Kind != Coll && pt.Kind != Cache && pt.Kind != Lat {
 			n = max(n, pt.Depth)
 		}
 	}
@@ -316,10 +313,8 @@ func (p Point) validate() error {
 		return fmt.Errorf("%d lanes: want 1 to %d", p.Lanes, MaxLanes)
 	case lat && p.Lanes != 1:
 		return fmt.Errorf("%d lanes: latency is measured on one", p.Lanes)
-	case p.PingPong() && p.Depth != 1:
-		return errors.New("a ping-pong has one message in flight; use --ack to measure puts at a depth")
-	case p.Chain < 1 || p.Chain > p.Depth && !lat:
-		return fmt.Errorf("chains of %d: want 1 to the depth, %d", p.Chain, p.Depth)
+	case lat && p.Depth != 1:
+		return fmt.Errorf("depth %d: a latency is that of one operation in flight", p.Depth)
 	case p.Iters < 0 || p.Iters > MaxIters:
 		return fmt.Errorf("%d iterations: want 1 to %d", p.Iters, int64(MaxIters))
 	case p.Duration < 0 || p.Iters == 0 && p.Duration == 0:
@@ -328,12 +323,10 @@ func (p Point) validate() error {
 		return errors.New("a negative warm-up")
 	case p.PerSecond < 0:
 		return errors.New("a negative rate")
-	case p.PerSecond > 0 && (!lat || p.Depth != 1 || p.Batch > 1):
-		return errors.New("--rate needs lat with depth 1 and one operation per sample")
+	case p.PerSecond > 0 && (!lat || p.Batch > 1):
+		return errors.New("--rate needs lat with one operation per sample")
 	case p.Batch < 0 || p.Batch > 1<<20:
 		return fmt.Errorf("%d operations per sample: want 1 to %d, or 0 for automatic", p.Batch, 1<<20)
-	case p.Batch > 1 && p.Depth > 1:
-		return errors.New("several operations per sample need depth 1")
 	case p.Bidi && p.Kind != BW:
 		return errors.New("--bidi is for bw")
 	case p.Local != "" && p.Local != Own:
@@ -352,16 +345,12 @@ func (p Point) validateAM() error {
 		return fmt.Errorf("size %d: want short, or 1 byte to 1M of a Medium", p.Size)
 	case p.Lanes > MaxMessageEndpoints:
 		return fmt.Errorf("%d lanes: want 1 to %d message endpoints", p.Lanes, MaxMessageEndpoints)
-	case lat && p.Depth != 1:
-		return errors.New("a round trip has one call in flight, depth 1")
 	case lat && p.Goroutines != 0:
 		return errors.New("--goroutines is for bw and rate; a latency is that of one goroutine")
 	case !lat && (p.Goroutines < 1 || p.Goroutines > MaxGoroutines):
 		return fmt.Errorf("%d goroutines: want 1 to %d", p.Goroutines, MaxGoroutines)
 	case p.Kind == BW && p.Size == 0:
 		return errors.New("a Short has no bytes whose bandwidth could be measured; use rate am")
-	case p.Chain > 1 && !lat:
-		return errors.New("--chain is for put, get and amo; messages are sent one by one")
 	}
 	return nil
 }

@@ -5,15 +5,15 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/chart"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/internal/errtext"
 )
 
-// Page is a report on results for people: one section, with a table and a picture, for each header
+// Page is a report on results for people: one section, with a table, for each header
 // of the text and each file.
 type Page struct {
 	Title    string
@@ -24,11 +24,16 @@ type Page struct {
 type Section struct {
 	Title  string
 	Where  string
-	Chart  *chart.Chart // nil: nothing varies that could be an axis
 	Heads  []string
-	Rows   [][]string
+	Rows   []Row
 	Notes  []string
 	series []*Series
+}
+
+// Row is a result, and how long its bar is in percent.
+type Row struct {
+	Cells []string
+	Bar   float64
 }
 
 // NewPage sorts series into sections, in the order in which they come.
@@ -56,7 +61,6 @@ func NewPage(title string, all []*Series) *Page {
 	}
 	for _, x := range p.Sections {
 		x.table()
-		x.Chart = x.draw()
 		x.Notes = append(notes(x.series), asserted(x.series)...)
 	}
 	return p
@@ -84,10 +88,11 @@ func (x *Section) table() {
 	for _, c := range columns {
 		x.Heads = append(x.Heads, c.name)
 	}
-	for _, s := range x.series {
-		var row []string
+	bars := x.bars()
+	for i, s := range x.series {
+		row := Row{Bar: bars[i]}
 		for _, c := range columns {
-			row = append(row, strings.TrimSpace(c.of(s)))
+			row.Cells = append(row.Cells, strings.TrimSpace(c.of(s)))
 		}
 		x.Rows = append(x.Rows, row)
 	}
@@ -106,60 +111,28 @@ func (x *Section) percentiles() (all []float64) {
 	return slices.Compact(all)
 }
 
-// axes are what a picture may have along its X: the first that varies. The others tell lines apart.
-var axes = []struct {
-	name string
-	of   func(*Series) float64
-}{
-	{"size", func(s *Series) float64 { return float64(s.Size) }},
-	{"limit, MiB", func(s *Series) float64 { return s.Value("flow.limit") / (1 << 20) }},
-	{"depth", func(s *Series) float64 { return float64(s.Plan.Depth) }},
-	{"lanes", func(s *Series) float64 { return float64(s.Plan.Lanes) }},
-	{"goroutines", func(s *Series) float64 { return float64(s.Plan.Goroutines) }},
-	{"regions", func(s *Series) float64 { return float64(s.Plan.Regions) }},
-}
-
-// draw makes a picture of the figure that series are compared by, against what varies.
-func (x *Section) draw() *chart.Chart {
-	first := x.series[0]
-	vary := slices.Clone(axes)
-	for i := len(vary) - 1; i >= 0; i-- {
-		if !slices.ContainsFunc(x.series, func(s *Series) bool { return vary[i].of(s) != vary[i].of(first) }) {
-			vary = slices.Delete(vary, i, i+1)
-		}
-	}
-	if len(vary) == 0 || first.Kind == plan.Cache { // kernels of different sizes have no common axis
-		return nil
-	}
-	c := &chart.Chart{Title: header(first), X: vary[0].name, Y: shownUnit(first.Result.Unit)}
-	put := func(name string, s *Series, r *Result) {
-		v := r.Mean / 1e6
-		if r.Unit == "ns" {
-			v = cmp.Or(r.P["50"], r.Mean) / 1e3
-		}
-		if v > 0 {
-			c.Add(name, vary[0].of(s), v)
-		}
-	}
+// bars are how long the figure that series are compared by is of each, in percent of the longest;
+// where the longest is a hundred times the shortest, of the logarithms.
+func (x *Section) bars() []float64 {
+	least, most := math.Inf(1), 0.0
+	var all []float64
 	for _, s := range x.series {
-		name := strings.TrimSpace(s.Text("flow.arm"))
-		for _, a := range vary[1:] {
-			name += fmt.Sprintf(" %s %g", a.name, a.of(s))
-		}
-		put(strings.TrimSpace(name), s, &s.Result)
-		for _, p := range s.Peers {
-			put(p.name()+name, s, &p.Result)
+		v := cmp.Or(s.Result.P["50"], s.Result.Mean)
+		if all = append(all, v); v > 0 {
+			least, most = min(least, v), max(most, v)
 		}
 	}
-	return c
-}
-
-// SVG is for the template.
-func (x *Section) SVG() template.HTML {
-	if x.Chart == nil {
-		return ""
+	for i, v := range all {
+		switch {
+		case v <= 0:
+			all[i] = 0
+		case most > 100*least:
+			all[i] = 10 + 90*math.Log(v/least)/math.Log(most/least)
+		default:
+			all[i] = 100 * v / most
+		}
 	}
-	return template.HTML(x.Chart.SVG()) //nolint:gosec // chart escapes all names
+	return all
 }
 
 // Write writes the page as one HTML file that asks for nothing else.
@@ -175,7 +148,7 @@ var pageTemplate = template.Must(template.New("page").Parse(`<!DOCTYPE html>
 :root { color-scheme: light dark; }
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2.5rem; border-top: 1px solid #8888; padding-top: 1rem; }
-svg { max-width: 100%; height: auto; display: block; margin: 1rem 0; }
+.bar { width: 8rem; } .bar div { height: .7em; background: #1b6ca8; print-color-adjust: exact; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .5rem; border-bottom: 1px solid #8888; text-align: right; white-space: nowrap; }
@@ -188,10 +161,10 @@ th:first-child, td:first-child { text-align: left; }
 {{range .Sections}}<section>
 <h2>{{.Title}}</h2>
 <p>{{.Where}}</p>
-{{.SVG}}<div class="wide"><table>
-<thead><tr>{{range .Heads}}<th scope="col">{{.}}</th>{{end}}</tr></thead>
+<div class="wide"><table>
+<thead><tr>{{range .Heads}}<th scope="col">{{.}}</th>{{end}}<th></th></tr></thead>
 <tbody>{{range .Rows}}
-<tr>{{range .}}<td>{{.}}</td>{{end}}</tr>{{end}}
+<tr>{{range .Cells}}<td>{{.}}</td>{{end}}<td class="bar"><div style="width: {{printf "%.0f" .Bar}}%"></div></td></tr>{{end}}
 </tbody>
 </table></div>
 {{if .Notes}}<ul>{{range .Notes}}<li>{{.}}</li>

@@ -3,8 +3,6 @@ package report
 import (
 	"fmt"
 	"io"
-	"math"
-	"slices"
 	"strings"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
@@ -40,12 +38,8 @@ func (t *text) Add(s *Series) error {
 	return t.err
 }
 
-// Close prints the picture of a single latency, assertions and notes.
+// Close prints verdicts, assertions and notes.
 func (t *text) Close() error {
-	if len(t.all) == 1 && t.all[0].Hist != nil && t.all[0].Kind == plan.Lat {
-		t.printf("\n%s", bars(t.all[0]))
-	}
-	t.grid()
 	t.printf("%s", verdicts(t.all))
 	for _, a := range asserted(t.all) {
 		t.printf("%s\n", a)
@@ -224,56 +218,4 @@ func notes(all []*Series) (out []string) {
 		}
 	}
 	return out
-}
-
-const (
-	barRows  = 16
-	barWidth = 50
-)
-
-// bars draws the histogram up to the 99th percentile, with what lies beyond in
-// a last row.
-func bars(s *Series) string {
-	scale := 1.0
-	if s.Hist.Unit == "ps" {
-		scale = 1e-3
-	}
-	total := int64(0)
-	for _, b := range s.Hist.Buckets {
-		total += b[2]
-	}
-	if total == 0 {
-		return ""
-	}
-	lo, hi, widest := float64(s.Hist.Buckets[0][0])*scale, 0.0, scale
-	sum := int64(0)
-	for _, b := range s.Hist.Buckets {
-		widest = max(widest, float64(b[1]+1-b[0])*scale) // a row of less would have none, or two
-		if sum += b[2]; float64(sum) >= 0.99*float64(total) {
-			hi = float64(b[1]+1) * scale
-			break
-		}
-	}
-	step := math.Max((hi-lo)/barRows, widest)
-	counts := make([]int64, barRows+1)
-	for _, b := range s.Hist.Buckets {
-		mid := float64(b[0]+b[1]) / 2 * scale
-		counts[min(int((mid-lo)/step), barRows)] += b[2]
-	}
-	rows := barRows
-	for counts[rows-1] == 0 {
-		rows-- // the rows beyond the last value of few
-	}
-	most := float64(max(slices.Max(counts), 1))
-	var out strings.Builder
-	line := func(name string, from float64, c int64) {
-		fmt.Fprintf(&out, "%8s %9s us %9d %s\n", name, micros(from), c, strings.Repeat("█", int(float64(c)/most*barWidth+0.5)))
-	}
-	for i, c := range counts[:rows] {
-		line("from", lo+float64(i)*step, c)
-	}
-	if c := counts[barRows]; c > 0 {
-		line("beyond", lo+barRows*step, c)
-	}
-	return out.String()
 }
