@@ -27,5 +27,6 @@ func (c *bwCmd) run(ctx context.Context, io streams) error {
 
 func (c *bwCmd) points() ([]plan.Point, error) {
 	proto := plan.Point{Kind: plan.BW, Op: c.Op, Bidi: c.Bidi, Local: map[string]string{plan.Own: plan.Own}[c.Local]}
-	return c.stream.points(c.timing, proto, c.Sizes, map[bool]string{true: "64..4K", false: "64..4M"}[c.Op == plan.AM], c.Depth)
+	return c.stream.points(c.timing, proto, c.Sizes, map[bool]string{true: "64..4K", false: "64..4M"}[c.Op == plan.AM],
+		c.Depth)
 }

@@ -45,7 +45,8 @@ func (c *compareCmd) run(_ context.Context, io streams) error {
 	case len(r.Skipped) > 0:
 		return usageError{fmt.Errorf("%s and %s have nothing to compare: %s; measure more operations per sample (lat --batch), or choose other --metrics", c.Old, c.New, strings.Join(r.Skipped, "; "))}
 	default:
-		return usageError{fmt.Errorf("%s and %s have no point in common; the first has %s, the second %s", c.Old, c.New, named(r.OnlyOld), named(r.OnlyNew))}
+		return usageError{fmt.Errorf("%s and %s have no point in common; the first has %s, the second %s", c.Old, c.New,
+			named(r.OnlyOld), named(r.OnlyNew))}
 	}
 	if c.Format == "json" {
 		e := json.NewEncoder(io.out)
@@ -91,7 +92,8 @@ func printComparison(io streams, r *compare.Result) error {
 		}
 		old, unit := report.Shown(row.Old, row.Unit)
 		now, _ := report.Shown(row.New, row.Unit)
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%+.2g %%\t%s\t%d, %d\t%s\n", row.Point, row.Metric, old, now, unit, row.Change, p, row.OldN, row.NewN, row.Verdict)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%+.2g %%\t%s\t%d, %d\t%s\n", row.Point, row.Metric, old, now, unit, row.Change,
+			p, row.OldN, row.NewN, row.Verdict)
 	}
 	if err := t.Flush(); err != nil {
 		return err

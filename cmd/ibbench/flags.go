@@ -183,7 +183,8 @@ func (n network) plan(points []plan.Point) (*plan.Plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--cpu: %w", err)
 	}
-	p := &plan.Plan{Fabric: n.Fabric, Device: n.Device, GID: n.GID, Ranks: n.Ranks, CPUs: cpus, Seed: n.Seed, Points: points}
+	p := &plan.Plan{Fabric: n.Fabric, Device: n.Device, GID: n.GID, Ranks: n.Ranks, CPUs: cpus, Seed: n.Seed,
+		Points: points}
 	return p, p.Validate()
 }
 

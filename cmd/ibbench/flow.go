@@ -132,7 +132,8 @@ func (f *flowRuns) run(ctx context.Context, r flowRun, iterations int, params an
 		}
 	}
 	ns := math.Round(float64(u.Elapsed) / float64(iterations))
-	s.Result = report.Result{Unit: "ns", Count: int64(iterations), Min: ns, Max: ns, Mean: ns, P: map[string]float64{"50": ns}}
+	s.Result = report.Result{Unit: "ns", Count: int64(iterations), Min: ns, Max: ns, Mean: ns,
+		P: map[string]float64{"50": ns}}
 	s.Set("flow.faults", float64(max(u.Faults, -1)))
 	s.Set("flow.peak", float64(u.Peak))
 	s.Set("flow.arrays", float64(u.Sizes.Persistent))
@@ -140,7 +141,8 @@ func (f *flowRuns) run(ctx context.Context, r flowRun, iterations int, params an
 }
 
 func (f *flowRuns) job(r flowRun, params any) *transient.Run {
-	return &transient.Run{Kernel: r.op, Params: params, Ranks: f.Ranks, Fabric: f.Fabric, Device: f.Device, Limit: r.limit, Timeout: f.Timeout, Stderr: f.io.err}
+	return &transient.Run{Kernel: r.op, Params: params, Ranks: f.Ranks, Fabric: f.Fabric, Device: f.Device,
+		Limit: r.limit, Timeout: f.Timeout, Stderr: f.io.err}
 }
 
 // swap adds swap space where the machine has less than is asked for. The function that it returns

@@ -52,7 +52,8 @@ func (c *flowJacobi) run(ctx context.Context, io streams) (err error) {
 				continue
 			}
 			p.Cubes = cubes
-			r := flowRun{op: transient.Jacobi, variant: fmt.Sprintf("%d points of cubes of %d^3", c.Stencil, c.Edge), size: int64(cubes), counts: "cubes along x", arm: armName(p.Arm, p.Tokens), limit: limit}
+			r := flowRun{op: transient.Jacobi, variant: fmt.Sprintf("%d points of cubes of %d^3", c.Stencil, c.Edge),
+				size: int64(cubes), counts: "cubes along x", arm: armName(p.Arm, p.Tokens), limit: limit}
 			fits, err := f.run(ctx, r, c.Iterations, p)
 			if err != nil {
 				return f.done(err)
@@ -154,7 +155,8 @@ func (c *flowFT) run(ctx context.Context, io streams) (err error) {
 	all := func(limit int64, parts int) (err error) {
 		for _, p := range arms {
 			p.Parts = parts
-			r := flowRun{op: transient.FT, variant: "class " + c.Class, size: int64(parts), counts: "parts of a rank", arm: armName(p.Arm, p.Tokens), limit: limit}
+			r := flowRun{op: transient.FT, variant: "class " + c.Class, size: int64(parts), counts: "parts of a rank",
+				arm: armName(p.Arm, p.Tokens), limit: limit}
 			if err == nil {
 				_, err = f.run(ctx, r, c.Iterations, p)
 			}
@@ -294,7 +296,8 @@ func (f *flowRuns) incast(ctx context.Context, p bench.IncastParams) error {
 	r.limit = res.Limit
 	s := f.series(r)
 	rate := math.Round(float64(res.Bytes) / res.Elapsed.Seconds())
-	s.Definition, s.Result = plan.DefRate, report.Result{Unit: "B/s", Count: 1, Min: rate, Max: rate, Mean: rate, P: map[string]float64{}}
+	s.Definition, s.Result = plan.DefRate, report.Result{Unit: "B/s", Count: 1, Min: rate, Max: rate, Mean: rate,
+		P: map[string]float64{}}
 	s.Set("flow.peak", float64(res.Peak))
 	return f.add(s)
 }

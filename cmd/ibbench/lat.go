@@ -27,7 +27,8 @@ func (c *latCmd) run(ctx context.Context, io streams) error {
 }
 
 func (c *latCmd) points() ([]plan.Point, error) {
-	proto := plan.Point{Kind: plan.Lat, Op: c.Op, Ack: c.Ack, Depth: 1, Lanes: 1, Batch: c.Batch, Local: map[string]string{plan.Own: plan.Own}[c.Local]}
+	proto := plan.Point{Kind: plan.Lat, Op: c.Op, Ack: c.Ack, Depth: 1, Lanes: 1, Batch: c.Batch,
+		Local: map[string]string{plan.Own: plan.Own}[c.Local]}
 	if c.Ack && c.Op != plan.Put {
 		return nil, fmt.Errorf("--ack is for put; lat %s is always timed until it is complete", c.Op)
 	}

@@ -36,7 +36,8 @@ Without a launcher it starts a second rank on this machine and measures on the b
 (hardware before software), else shared memory. Under ibrun, mpiexec or srun the ranks of the job are its peers.
 
 Results go to standard output and to the files of -o, progress to standard error. Exit code: 0 ok, 1 an assertion
-failed, 2 wrong usage, 3 nothing could be measured, 130 interrupted, 143 terminated. Each flag can be set by a variable: IBBENCH_SIZES for --sizes.
+failed, 2 wrong usage, 3 nothing could be measured, 130 interrupted,
+	143 terminated. Each flag can be set by a variable: IBBENCH_SIZES for --sizes.
 One that is almost a flag's is named on standard error.`
 
 // cli lists the commands; each has a file of its own.
@@ -156,7 +157,8 @@ func parse(args []string, io streams) (cmd command, code int, done bool) {
 	if done {
 		return nil, code, true
 	}
-	for _, text := range nearest.Misspelt(os.Environ(), variablePrefix+"_", flagVariables(syntax(new(cli), io, func(int) {}).Model.Node)) {
+	for _, text := range nearest.Misspelt(os.Environ(), variablePrefix+"_",
+		flagVariables(syntax(new(cli), io, func(int) {}).Model.Node)) {
 		fmt.Fprintf(io.err, "ibbench: %s\n", text)
 	}
 	if err != nil {

@@ -19,7 +19,8 @@ import (
 // them.
 func (c *swept) sweep(ctx context.Context, io streams, kind string, points []plan.Point) error {
 	if c.Rounds < 1 || c.Rounds > maxRounds || c.Rounds*len(points) > maxPoints {
-		return usageError{fmt.Errorf("--rounds %d of %s: want 1 to %d rounds, and %d measurements at most", c.Rounds, errtext.Count(len(points), "point"), maxRounds, maxPoints)}
+		return usageError{fmt.Errorf("--rounds %d of %s: want 1 to %d rounds, and %d measurements at most", c.Rounds,
+			errtext.Count(len(points), "point"), maxRounds, maxPoints)}
 	}
 	c.points, c.rounds = len(points), c.Rounds
 	return c.measure(ctx, io, kind, slices.Repeat(points, c.Rounds))
@@ -63,7 +64,8 @@ func (c *common) measure(ctx context.Context, io streams, kind string, points []
 		return err
 	}
 	p.Pct = percentiles(append(pct, 50, 99), as) // those of rounds, which compare reads
-	r := &results{out: out, as: as, t: newTerminal(io.err, c.Quiet), rounds: make([][]*report.Series, c.points), want: c.rounds}
+	r := &results{out: out, as: as, t: newTerminal(io.err, c.Quiet), rounds: make([][]*report.Series, c.points),
+		want: c.rounds}
 	events := measure.Events{Progress: r.t.live, Line: func(text string) { r.t.line("%s", text) }, Series: r.add}
 	if boot != nil {
 		err = quietly(measure.Rank(ctx, boot, p, events))
@@ -181,7 +183,8 @@ func settle(p *plan.Plan) (why string, err error) {
 	switch {
 	case err == nil:
 		p.Fabric, p.Device = "ibv", d.Name
-		return fmt.Sprintf("device %s port %d, GID %d %s %s, MTU %d (%s)", d.Name, d.Port, d.GIDIndex, d.GID, d.GIDType, d.MTU, chosen), nil
+		return fmt.Sprintf("device %s port %d, GID %d %s %s, MTU %d (%s)", d.Name, d.Port, d.GIDIndex, d.GID, d.GIDType,
+			d.MTU, chosen), nil
 	case p.Fabric == "ibv" || p.Device != "":
 		return "", fmt.Errorf("fabric ibv: %w; ibbench doctor says what to do, and --fabric shm measures without RDMA", err)
 	}

@@ -63,13 +63,15 @@ func (c *mrCmd) points() (points []plan.Point, as []plan.Assertion, err error) {
 	if c.Origin != regcache.Mapped.String() && c.Op != plan.Hit {
 		return nil, nil, errors.New("--origin is for hit")
 	}
-	sizes, err := plan.Sizes(cmp.Or(c.Sizes, map[string]string{plan.Reg: "4K..64M", plan.Hit: "4K", plan.Churn: "4K"}[c.Op]))
+	sizes, err := plan.Sizes(cmp.Or(c.Sizes, map[string]string{plan.Reg: "4K..64M", plan.Hit: "4K",
+		plan.Churn: "4K"}[c.Op]))
 	if err != nil {
 		return nil, nil, fmt.Errorf("--sizes: %w", err)
 	}
 	regions := []int{0}
 	if c.Op != plan.Reg {
-		if regions, err = plan.Regions(cmp.Or(c.Regions, map[string]string{plan.Hit: "1,16,256,4096", plan.Churn: "0,1000"}[c.Op])); err != nil {
+		if regions, err = plan.Regions(cmp.Or(c.Regions, map[string]string{plan.Hit: "1,16,256,4096",
+			plan.Churn: "0,1000"}[c.Op])); err != nil {
 			return nil, nil, fmt.Errorf("--regions: %w", err)
 		}
 	}

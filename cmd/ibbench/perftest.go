@@ -70,7 +70,8 @@ func (c *perftestCmd) run(ctx context.Context, io streams) error {
 
 // versus measures ours beside a peer's, and reports. settle says where, when nothing is wrong with
 // the flags.
-func (o output) versus(ctx context.Context, io streams, quiet bool, x *peer.Comparison, as []plan.Assertion, each func(*report.Series), settle func(*terminal) error) error {
+func (o output) versus(ctx context.Context, io streams, quiet bool, x *peer.Comparison, as []plan.Assertion,
+	each func(*report.Series), settle func(*terminal) error) error {
 	if err := io.alone(ctx, x.Peer+" starts its processes on this machine"); err != nil {
 		return err
 	}

@@ -42,6 +42,7 @@ func (c *reportCmd) run(_ context.Context, io streams) (err error) {
 	if err := f.Close(); err != nil {
 		return fmt.Errorf("-o: %w", err)
 	}
-	_, err = fmt.Fprintf(io.out, "%s: %s in %s\n", c.Output, errtext.Count(len(all), "result"), errtext.Count(len(page.Sections), "section"))
+	_, err = fmt.Fprintf(io.out, "%s: %s in %s\n", c.Output, errtext.Count(len(all), "result"),
+		errtext.Count(len(page.Sections), "section"))
 	return err
 }

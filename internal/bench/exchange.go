@@ -92,7 +92,8 @@ func (x *exchange) start() {
 	for range x.parts {
 		x.ready = append(x.ready, -1)
 	}
-	x.later, x.came, x.all = make([][]*conduit.FetchRequest, x.parts), map[[2]int]*conduit.Payload{}, make(chan struct{}, 1)
+	x.later, x.came, x.all = make([][]*conduit.FetchRequest, x.parts), map[[2]int]*conduit.Payload{},
+		make(chan struct{}, 1)
 	x.asked = make(chan *conduit.FetchRequest, 2*x.pieces+1) // as many as there can be: who asks is not held up
 	x.life, x.end = context.WithCancel(context.Background())
 }
@@ -349,7 +350,8 @@ func (x *exchange) trade(out []parcel, step int, pack func(buf []byte, n int)) (
 		sending.Go(func() {
 			for n := s; n < len(out) && errs[s] == nil; n += len(errs) {
 				p := out[n]
-				if err := conduit.SendPayload(x.ctx, x.job, p.rank, x.name, buf(n), uint64(p.a), uint64(p.b), uint64(step)); err != nil {
+				if err := conduit.SendPayload(x.ctx, x.job, p.rank, x.name, buf(n), uint64(p.a), uint64(p.b),
+					uint64(step)); err != nil {
 					errs[s] = fmt.Errorf("piece %d: %w", n, err)
 				}
 			}
@@ -380,7 +382,8 @@ func agree(ctx context.Context, job *conduit.Job, kernel string, wrong error) er
 		return errors.Join(wrong, err)
 	}
 	if r := slices.Index(bad, true); r >= 0 {
-		return &WrongError{Kernel: kernel, Rank: r, Cause: cmp.Or(wrong, errors.New("the details are in that rank's own error"))}
+		return &WrongError{Kernel: kernel, Rank: r, Cause: cmp.Or(wrong,
+			errors.New("the details are in that rank's own error"))}
 	}
 	return nil
 }

@@ -87,8 +87,9 @@ func (p JacobiParams) inParts() bool { return p.Arm == ArmTokens && p.Tokens < s
 
 // exchange is what faces come by.
 func (p JacobiParams) exchange() *exchange {
-	return &exchange{name: faceName, arm: p.Arm, tokens: p.Tokens, bytes: 4 * p.Width * p.Edge * p.Edge, pieces: sides * cubesZ * p.Cubes,
-		parts: cubesZ * p.Cubes, senders: 64}
+	return &exchange{name: faceName, arm: p.Arm, tokens: p.Tokens, bytes: 4 * p.Width * p.Edge * p.Edge,
+		pieces: sides * cubesZ * p.Cubes,
+		parts:  cubesZ * p.Cubes, senders: 64}
 }
 
 // Jacobi is a relaxation of a periodic grid in three dimensions, cut into cubes, many to a rank
@@ -136,7 +137,8 @@ func (j *Jacobi) Configure(c *conduit.Config) {
 	if j.p.Arm == ArmAdaptive {
 		face, all := j.x.piece(), c.Memory.Budget.Limit
 		c.Memory.Budget.Limit = 0
-		c.Memory.Budget.Adapt = &flow.AdaptConfig{Floor: min(floorSets*sides*face, all), Ceiling: all, Headroom: all / headroomShare}
+		c.Memory.Budget.Adapt = &flow.AdaptConfig{Floor: min(floorSets*sides*face, all), Ceiling: all,
+			Headroom: all / headroomShare}
 	}
 }
 

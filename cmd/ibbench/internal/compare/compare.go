@@ -190,7 +190,8 @@ func pick(all []report.Figures, of func(report.Figures) float64) (v []float64) {
 func incomparable(metric string, older, newer []float64) string {
 	for i, v := range [][]float64{older, newer} {
 		if stats.Median(v) <= 0 {
-			return fmt.Sprintf("its %s in the %s is 0 or was not reported, and no change can be told", metric, [...]string{"first", "second"}[i])
+			return fmt.Sprintf("its %s in the %s is 0 or was not reported, and no change can be told", metric,
+				[...]string{"first", "second"}[i])
 		}
 	}
 	return ""

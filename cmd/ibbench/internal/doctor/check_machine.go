@@ -32,7 +32,8 @@ func (x *examination) system() {
 // sharedMemory has two ranks meet, with the default segment.
 func (x *examination) sharedMemory() {
 	if err := x.share(); err != nil {
-		x.fail("shared-memory", strings.ReplaceAll(err.Error(), "\n", "; "), "as said there; ranks of a host hand memory to each other (memfd_create, abstract unix sockets, SCM_RIGHTS): allow these in the seccomp profile of the container or service. A smaller segment: export IBCONDUIT_SEGMENT_SIZE=16M")
+		x.fail("shared-memory", strings.ReplaceAll(err.Error(), "\n", "; "),
+			"as said there; ranks of a host hand memory to each other (memfd_create, abstract unix sockets, SCM_RIGHTS): allow these in the seccomp profile of the container or service. A smaller segment: export IBCONDUIT_SEGMENT_SIZE=16M")
 		return
 	}
 	free := sysinfo.KB(x.Table("/proc/meminfo")["MemAvailable"])
@@ -53,9 +54,11 @@ func (x *examination) launcher() {
 	found, err := bootstrap.Detect(bootstrap.Options{Lookup: x.lookup})
 	switch {
 	case errors.Is(err, bootstrap.ErrAlone): // to be expected where ranks are started from here
-		x.warn("launcher", "a program that is started here is refused: "+err.Error(), "as said there, or: export IBCONDUIT_BOOTSTRAP=self")
+		x.warn("launcher", "a program that is started here is refused: "+err.Error(),
+			"as said there, or: export IBCONDUIT_BOOTSTRAP=self")
 	case err != nil:
-		x.fail("launcher", "Join would refuse these variables: "+err.Error(), "as said there, or: export IBCONDUIT_BOOTSTRAP=self")
+		x.fail("launcher", "Join would refuse these variables: "+err.Error(),
+			"as said there, or: export IBCONDUIT_BOOTSTRAP=self")
 	case found.Name == "self":
 		x.ok("launcher", "this process was not launched: it is a job of one rank; "+installed)
 	default:

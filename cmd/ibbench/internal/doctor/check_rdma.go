@@ -52,7 +52,8 @@ var libraryVersion = regexp.MustCompile(`^libibverbs\.so\.(\d+\.\d+\.(\d+)\.\d+)
 // file's name is rdma-core's (its CMakeLists.txt: IBVERBS_PABI..., PACKAGE_VERSION).
 func (x *examination) findLibrary() (dir, version string) {
 	dirs := strings.Split(x.env("LD_LIBRARY_PATH"), ":")
-	dirs = append(dirs, "/usr/lib/"+x.arch+"-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64", "/lib", "/usr/local/lib", "/usr/local/lib64")
+	dirs = append(dirs, "/usr/lib/"+x.arch+"-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64", "/lib", "/usr/local/lib",
+		"/usr/local/lib64")
 	for _, d := range dirs {
 		if !strings.HasPrefix(d, "/") || !x.Exists(d+"/libibverbs.so.1") {
 			continue
@@ -82,8 +83,10 @@ func (x *examination) devices() {
 	devs, err := x.machine.devices()
 	inKernel := x.Names(sysInfiniband)
 	if x.opts.Device != "" {
-		if devs = slices.DeleteFunc(devs, func(d device) bool { return d.Name != x.opts.Device }); err == nil && len(devs) == 0 {
-			x.missing("device", fmt.Sprintf("there is no device %s; the kernel has: %s", x.opts.Device, cmp.Or(strings.Join(inKernel, ", "), "none")), "name one of those, or none")
+		if devs = slices.DeleteFunc(devs, func(d device) bool { return d.Name != x.opts.Device }); err == nil &&
+			len(devs) == 0 {
+			x.missing("device", fmt.Sprintf("there is no device %s; the kernel has: %s", x.opts.Device,
+				cmp.Or(strings.Join(inKernel, ", "), "none")), "name one of those, or none")
 			return
 		}
 	}
@@ -132,7 +135,8 @@ func (x *examination) unseen(name string) {
 	what := name + ": the kernel has it, libibverbs does not"
 	switch uverbs := x.uverbs(name); {
 	case uverbs == "" && x.Container(x.env) != "":
-		x.missing("device", what+": /sys/class/infiniband_verbs has no device for it", "pass /dev/infiniband into the container")
+		x.missing("device", what+": /sys/class/infiniband_verbs has no device for it",
+			"pass /dev/infiniband into the container")
 	case uverbs == "":
 		x.missing("device", what+": the module ib_uverbs is not loaded", x.sudo("modprobe ib_uverbs"))
 	default:
@@ -191,7 +195,8 @@ func (x *examination) device(d device) {
 		detail += ", " + u + " can be opened"
 	}
 	if l, group := x.RDMALimit(d.Name); l != "" {
-		x.warn("device", fmt.Sprintf("%s; cgroup %s limits it to %s", detail, group, l), "raise rdma.max of the group, or use fewer workers (IBCONDUIT_WORKERS)")
+		x.warn("device", fmt.Sprintf("%s; cgroup %s limits it to %s", detail, group, l),
+			"raise rdma.max of the group, or use fewer workers (IBCONDUIT_WORKERS)")
 	} else {
 		x.ok("device", detail)
 	}
@@ -353,8 +358,9 @@ func (x *examination) mtu(name string, a verbs.PortAttr, netdev string) {
 	case a.ActiveMTU >= a.MaxMTU:
 		x.ok("mtu", detail)
 	case a.LinkLayer == verbs.LinkEthernet:
-		x.warn("mtu", detail+": more packets than need be", x.sudo(fmt.Sprintf("ip link set %s mtu %d", cmp.Or(netdev, "INTERFACE"), roceMTU))+
-			"   (9000 where the switch allows; on all hosts)")
+		x.warn("mtu", detail+": more packets than need be",
+			x.sudo(fmt.Sprintf("ip link set %s mtu %d", cmp.Or(netdev, "INTERFACE"), roceMTU))+
+				"   (9000 where the switch allows; on all hosts)")
 	default:
 		x.warn("mtu", detail+": more packets than need be", "mtu=5 for the partition in opensm's partitions.conf")
 	}

@@ -60,8 +60,10 @@ func (x *examination) software() {
 	case rxeAvailable:
 		x.ok("soft-roce", "this kernel has rdma_rxe as a module, not loaded")
 	case rxeAbsent:
-		x.warn("soft-roce", "this kernel ("+x.kernel+") has no rdma_rxe", "another kernel of the distribution, as linux-modules-extra of Ubuntu or linux-image-amd64 instead of Debian's cloud kernel; or "+x.softwareRemedy())
+		x.warn("soft-roce", "this kernel ("+x.kernel+") has no rdma_rxe",
+			"another kernel of the distribution, as linux-modules-extra of Ubuntu or linux-image-amd64 instead of Debian's cloud kernel; or "+x.softwareRemedy())
 	case rxeUnknown:
-		x.warn("soft-roce", "nothing here tells whether this kernel ("+x.kernel+") has rdma_rxe", x.sudo("modprobe rdma_rxe")+" tells; without it: "+x.softwareRemedy())
+		x.warn("soft-roce", "nothing here tells whether this kernel ("+x.kernel+") has rdma_rxe",
+			x.sudo("modprobe rdma_rxe")+" tells; without it: "+x.softwareRemedy())
 	}
 }

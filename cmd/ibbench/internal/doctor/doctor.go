@@ -152,7 +152,8 @@ func (r Report) Text() string {
 	case r.Asked == "ibv":
 		verdict = "no job runs here over RDMA until what failed is mended"
 	}
-	fmt.Fprintf(&b, "\n%d ok, %s, %s: %s\n", count[OK], errtext.Count(count[Warn], "warning"), errtext.Count(count[Fail], "failure"), verdict)
+	fmt.Fprintf(&b, "\n%d ok, %s, %s: %s\n", count[OK], errtext.Count(count[Warn], "warning"),
+		errtext.Count(count[Fail], "failure"), verdict)
 	return b.String()
 }
 

@@ -74,8 +74,10 @@ var libraryPackages = []struct {
 	distro  []string
 	install string
 }{
-	{[]string{"debian", "ubuntu"}, "apt-get install rdma-core ibverbs-providers"}, {[]string{"fedora", "rhel", "centos"}, "dnf install rdma-core libibverbs"},
-	{[]string{"suse", "opensuse", "sles"}, "zypper install rdma-core libibverbs1"}, {[]string{"arch"}, "pacman -S rdma-core"}, {[]string{"alpine"}, "apk add rdma-core"},
+	{[]string{"debian", "ubuntu"}, "apt-get install rdma-core ibverbs-providers"},
+	{[]string{"fedora", "rhel", "centos"}, "dnf install rdma-core libibverbs"},
+	{[]string{"suse", "opensuse", "sles"}, "zypper install rdma-core libibverbs1"},
+	{[]string{"arch"}, "pacman -S rdma-core"}, {[]string{"alpine"}, "apk add rdma-core"},
 }
 
 // installLibrary is the command for this distribution.

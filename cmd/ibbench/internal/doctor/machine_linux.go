@@ -48,7 +48,8 @@ func tryShare() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	none := func(string) (string, bool) { return "", false }
-	return conduit.RunLocalConfig(ctx, 2, conduit.Config{Fabric: conduit.FabricSHM, Getenv: none}, func(j *conduit.Job) error {
-		return j.Barrier(ctx)
-	})
+	return conduit.RunLocalConfig(ctx, 2, conduit.Config{Fabric: conduit.FabricSHM, Getenv: none},
+		func(j *conduit.Job) error {
+			return j.Barrier(ctx)
+		})
 }

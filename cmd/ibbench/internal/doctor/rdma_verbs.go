@@ -53,7 +53,8 @@ func tryPin(name string, bytes uint64) (raised bool, err error) {
 		return false, err
 	}
 	defer func() { err = errors.Join(err, pd.Close()) }()
-	mem, err := unix.Mmap(-1, 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	mem, err := unix.Mmap(-1, 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
 		return false, err
 	}
@@ -63,7 +64,8 @@ func tryPin(name string, bytes uint64) (raised bool, err error) {
 		return false, err
 	}
 	err = register(pd, mem)
-	if errors.Is(err, unix.ENOMEM) && before.Cur < before.Max && unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: before.Max, Max: before.Max}) == nil {
+	if errors.Is(err, unix.ENOMEM) && before.Cur < before.Max &&
+		unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: before.Max, Max: before.Max}) == nil {
 		err = register(pd, mem)
 		return true, errors.Join(err, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &before))
 	}

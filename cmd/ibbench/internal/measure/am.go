@@ -179,7 +179,8 @@ func (x *throughput) attend() error {
 func (x *throughput) newPosters() (all []*stream) {
 	m := x.s.messages
 	for i := range x.pt.Goroutines {
-		p := &poster{m: m, endpoint: m.endpoints[i%len(m.endpoints)], peer: x.peer, id: uint64(i), payload: x.s.local[:x.pt.Size]}
+		p := &poster{m: m, endpoint: m.endpoints[i%len(m.endpoints)], peer: x.peer, id: uint64(i),
+			payload: x.s.local[:x.pt.Size]}
 		all = append(all, &stream{ctx: x.s.ctx, op: post, posts: p})
 	}
 	return all
@@ -199,8 +200,10 @@ type audit struct {
 // counters of an endpoint, by the name of their metric.
 func counters(s *am.Stats) map[string]uint64 {
 	return map[string]uint64{
-		"am.sent": s.Calls + s.Posts, "am.handled": s.Handled, "am.rnr": s.Network.RNR, "am.no_credit": s.NoCredit, "am.no_buffer": s.NoBuffer, "am.no_reply": s.NoReply,
-		"am.queue_full": s.QueueFull, "am.controls": s.Controls, "am.copies": s.Copies, "am.parks": s.Parks, "am.sleeps": s.Sleeps, "am.hand_overs": s.HandOvers,
+		"am.sent": s.Calls + s.Posts, "am.handled": s.Handled, "am.rnr": s.Network.RNR, "am.no_credit": s.NoCredit,
+		"am.no_buffer": s.NoBuffer, "am.no_reply": s.NoReply,
+		"am.queue_full": s.QueueFull, "am.controls": s.Controls, "am.copies": s.Copies, "am.parks": s.Parks,
+		"am.sleeps": s.Sleeps, "am.hand_overs": s.HandOvers,
 	}
 }
 
@@ -254,11 +257,13 @@ func (s *session) auditMessages(pt plan.Point, series *report.Series) error {
 	}
 	if rnr := sum["am.rnr"]; rnr > 0 {
 		series.Result.Errors += int64(rnr)
-		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: %s met no receive buffer (RNR)", pt.Name(), errtext.Count(rnr, "message")))
+		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: %s met no receive buffer (RNR)", pt.Name(),
+			errtext.Count(rnr, "message")))
 	}
 	if sent, handled := sum["am.sent"], sum["am.handled"]; sent != handled {
 		series.Result.Errors++
-		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: requests sent: %d, handled: %d", pt.Name(), sent, handled))
+		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: requests sent: %d, handled: %d", pt.Name(), sent,
+			handled))
 	}
 	if lockrank.OneLock {
 		series.Notes = append(series.Notes, "this build has one lock for everything (-tags biglock)")

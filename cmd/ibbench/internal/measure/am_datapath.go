@@ -94,7 +94,8 @@ func (c *caller) mediums(ctx context.Context, k int) error {
 		if err != nil {
 			return err
 		}
-		if r.Arg(0) != ^c.number || len(r.Data) != len(c.payload) || c.number%everyPayload == 0 && !bytes.Equal(r.Data, c.payload) {
+		if r.Arg(0) != ^c.number || len(r.Data) != len(c.payload) || c.number%everyPayload == 0 &&
+			!bytes.Equal(r.Data, c.payload) {
 			c.wrong++
 		}
 		c.number++
@@ -146,7 +147,8 @@ func (p *poster) drain(ctx context.Context) error {
 			return nil
 		}
 		if now()-begin > int64(drainTime) {
-			return fmt.Errorf("%d posts were sent, the peer has handled %d of them and %d wrong ones within %v", p.number, uint32(got), wrong, drainTime)
+			return fmt.Errorf("%d posts were sent, the peer has handled %d of them and %d wrong ones within %v", p.number,
+				uint32(got), wrong, drainTime)
 		}
 	}
 }

@@ -77,7 +77,8 @@ func (s *session) newLatency(pt plan.Point, a areas, peer int) *latency {
 func (s *session) newCalls(pt plan.Point, peer int) *latency {
 	return &latency{
 		ctx: s.ctx, w: s.workers[0], op: call, samples: samples{batch: 1}, t: s.stamps,
-		calls: &caller{m: s.messages, endpoint: s.messages.endpoints[0], peer: peer, payload: s.local[:pt.Size], answer: make([]byte, pt.Size)},
+		calls: &caller{m: s.messages, endpoint: s.messages.endpoints[0], peer: peer, payload: s.local[:pt.Size],
+			answer: make([]byte, pt.Size)},
 	}
 }
 

@@ -34,7 +34,8 @@ const maxStretch = 1 << 18
 // back.
 func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Events) (err error) {
 	if p.Ranks != boot.Size() {
-		return errors.Join(fmt.Errorf("the plan is for %s, the job has %d", errtext.Count(p.Ranks, "rank"), boot.Size()), boot.Close())
+		return errors.Join(fmt.Errorf("the plan is for %s, the job has %d", errtext.Count(p.Ranks, "rank"), boot.Size()),
+			boot.Close())
 	}
 	Calibrate()
 	s := &session{plan: p, out: out, messages: newMessages()}
@@ -74,7 +75,8 @@ func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Event
 func (s *session) config() (cfg conduit.Config, err error) {
 	p := s.plan
 	cfg = conduit.Config{
-		SegmentSize: p.SegmentSize(), Workers: p.Lanes(), QueueDepth: p.QueueDepth(), Fabric: p.Fabric, Device: p.Device, GID: p.GID,
+		SegmentSize: p.SegmentSize(), Workers: p.Lanes(), QueueDepth: p.QueueDepth(), Fabric: p.Fabric, Device: p.Device,
+		GID: p.GID,
 	}
 	s.messages.configure(&cfg, p)
 	if p.Points[0].Kind == plan.Cache {
@@ -137,8 +139,9 @@ func newEnv(facts []machine.Facts, launcher string) *report.Env {
 	}
 	f := facts[0]
 	return &report.Env{
-		Time: time.Now().Format(time.RFC3339), Kernel: f.Kernel, Arch: f.Arch, CPU: f.CPU, CPUs: f.CPUs, GoMaxProcs: f.GoMaxProcs,
-		Go: f.Go, Commit: f.Commit, Modified: f.Modified,
+		Time: time.Now().Format(time.RFC3339), Kernel: f.Kernel, Arch: f.Arch, CPU: f.CPU, CPUs: f.CPUs,
+		GoMaxProcs: f.GoMaxProcs,
+		Go:         f.Go, Commit: f.Commit, Modified: f.Modified,
 		From:  fmt.Sprintf("%s rank 0", f.Host),
 		To:    fmt.Sprintf("%s rank %d", facts[len(facts)-1].Host, len(facts)-1),
 		Ranks: len(facts), Hosts: len(hosts), Launcher: launcher,
@@ -234,7 +237,8 @@ func (s *session) point(i int, pt plan.Point) error {
 	}
 	series.Describe(pt, s.env)
 	if n := series.Result.Errors; n > 0 && pt.Op != plan.AM {
-		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s at size %d: %s left wrong bytes", pt.Name(), pt.Size, errtext.Count(n, "operation")))
+		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s at size %d: %s left wrong bytes", pt.Name(), pt.Size,
+			errtext.Count(n, "operation")))
 	}
 	return s.out.Series(series)
 }

@@ -108,7 +108,8 @@ func (x *samples) notes(pt plan.Point, all *stats.Samples, done int64, parts []r
 		notes = append(notes, fmt.Sprintf("%s at size %d: %d operations per sample, since one is too short for the clock; the tail is averaged", pt.Name(), pt.Size, x.batch))
 	}
 	if !all.Exact() {
-		notes = append(notes, fmt.Sprintf("%s at size %d: percentiles of %d samples come from the histogram, three digits", pt.Name(), pt.Size, all.Count()))
+		notes = append(notes, fmt.Sprintf("%s at size %d: percentiles of %d samples come from the histogram, three digits",
+			pt.Name(), pt.Size, all.Count()))
 	}
 	if pt.PerSecond > 0 {
 		var took int64

@@ -180,14 +180,16 @@ func seriesOf(pt plan.Point, out []outcome, parts int) *report.Series {
 	series := &report.Series{}
 	step := r.ElapsedNS / int64(parts)
 	for i, v := range rates {
-		series.Intervals = append(series.Intervals, report.Interval{StartNS: int64(i) * step, ElapsedNS: step, Count: r.Count / int64(parts), Rate: round(v)})
+		series.Intervals = append(series.Intervals, report.Interval{StartNS: int64(i) * step, ElapsedNS: step,
+			Count: r.Count / int64(parts), Rate: round(v)})
 	}
 	slices.Sort(rates)
 	r.Min, r.Max = round(rates[0]), round(rates[parts-1])
 	r.P["50"] = round(rates[stats.Rank(50, parts)])
 	series.Result = r
 	if parts > 1 {
-		series.Notes = []string{fmt.Sprintf("%s: min, p50 and max are of %d parts of the time, mean is of all", pt.Kind, parts)}
+		series.Notes = []string{fmt.Sprintf("%s: min, p50 and max are of %d parts of the time, mean is of all", pt.Kind,
+			parts)}
 	}
 	return series
 }

@@ -117,7 +117,8 @@ func overParts(pairs [][2]float64, compare func(hooked, raw float64) float64) re
 	if of == nil {
 		return report.Spread{}
 	}
-	return report.Spread{Median: report.Round3(stats.Median(of)), Min: report.Round3(slices.Min(of)), Max: report.Round3(slices.Max(of))}
+	return report.Spread{Median: report.Round3(stats.Median(of)), Min: report.Round3(slices.Min(of)),
+		Max: report.Round3(slices.Max(of))}
 }
 
 // use gets and puts range i, and looks whether the registration is of the page that is there.

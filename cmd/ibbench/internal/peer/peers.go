@@ -13,7 +13,6 @@ import (
 const (
 	Perftest = "perftest"
 	UCX      = "ucx"
-	OpenMPI  = "mpi" // collective operations
 )
 
 // program is a peer.
@@ -34,11 +33,12 @@ type test struct {
 	times float64  // what its figures are multiplied by, to be of our definition
 }
 
-// peers run a tool as a server and a client, but with Open MPI, where mpirun starts the ranks.
+// peers run a tool as a server and a client.
 var peers = map[string]program{
-	Perftest: {"perftest", ErrMissing, plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8}, (*Comparison).perftest, parsePerftest, Version},
-	UCX:      {"UCX", ErrNoUCX, plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8}, (*Comparison).ucxTest, parseUCX, ucxVersion},
-	OpenMPI:  {"Open MPI", ErrNoMPI, plan.Point{}, (*Comparison).collTest, nil, mpiVersion},
+	Perftest: {"perftest", ErrMissing, plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8}, (*Comparison).perftest,
+		parsePerftest, Version},
+	UCX: {"UCX", ErrNoUCX, plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8}, (*Comparison).ucxTest, parseUCX,
+		ucxVersion},
 }
 
 // shortBytes are sent beside a Short, whose one argument has as many.
@@ -47,7 +47,7 @@ const shortBytes = 8
 // bytesOf is the size that a peer is asked for.
 func bytesOf(pt plan.Point) int64 { return cmp.Or(pt.Size, shortBytes) }
 
-// Timeout is that of a pair of processes, and of a round of Open MPI.
+// Timeout is that of a pair of processes.
 const Timeout = 3 * time.Minute
 
 // DefaultDepth is how many operations in flight perftest's tools have.
@@ -56,7 +56,8 @@ const DefaultDepth = 128
 // perftest's tools. ib_send_lat reports half of a round trip, as all its kin do, and ours is a
 // whole one.
 func (c *Comparison) perftest(pt plan.Point) (t test, ok bool) {
-	kind, name := pt.Kind, map[string]string{plan.Put: "write", plan.Get: "read", plan.AMO: "atomic", plan.AM: "send"}[pt.Op]
+	kind, name := pt.Kind, map[string]string{plan.Put: "write", plan.Get: "read", plan.AMO: "atomic",
+		plan.AM: "send"}[pt.Op]
 	if kind == plan.Rate {
 		kind = plan.BW
 	}
@@ -69,7 +70,8 @@ func (c *Comparison) perftest(pt plan.Point) (t test, ok bool) {
 	}
 	// No warning about the processor's clock, our device, port and GID, our size and count. All else
 	// is the tool's default.
-	t.args = []string{"-F", "-d", c.Plan.Device, "-i", strconv.Itoa(c.Port), "-x", strconv.Itoa(c.GID), "-n", strconv.FormatInt(pt.Iters, 10)}
+	t.args = []string{"-F", "-d", c.Plan.Device, "-i", strconv.Itoa(c.Port), "-x", strconv.Itoa(c.GID), "-n",
+		strconv.FormatInt(pt.Iters, 10)}
 	if pt.Kind != plan.Lat && pt.Depth != DefaultDepth {
 		t.args = append(t.args, "-t", strconv.Itoa(pt.Depth))
 	}

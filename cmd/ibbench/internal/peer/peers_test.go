@@ -55,7 +55,7 @@ func TestMissingPeersSayHowToInstallThem(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  error
 		says string
-	}{Perftest: {ErrMissing, "apt-get install perftest"}, OpenMPI: {ErrNoMPI, "apt-get install openmpi-bin"}} {
+	}{Perftest: {ErrMissing, "apt-get install perftest"}} {
 		pt := plan.Point{Kind: plan.Lat, Op: plan.Get, Size: 8, Depth: 1, Lanes: 1, Iters: 10}
 		x := &Comparison{Peer: name, Plan: &plan.Plan{Fabric: "shm", Points: []plan.Point{pt}}}
 		if _, err := x.Run(t.Context()); !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.says) {

@@ -41,7 +41,8 @@ func (c *Comparison) ucxTest(pt plan.Point) (t test, ok bool) {
 	}
 	// Reliable connections, as ours.
 	t.env = append(os.Environ(), fmt.Sprintf("UCX_IB_GID_INDEX=%d", c.GID))
-	t.args = append(t.args, "-x", "rc_verbs", "-d", fmt.Sprintf("%s:%d", c.Plan.Device, c.Port), "-s", strconv.FormatInt(bytesOf(pt), 10),
+	t.args = append(t.args, "-x", "rc_verbs", "-d", fmt.Sprintf("%s:%d", c.Plan.Device, c.Port), "-s",
+		strconv.FormatInt(bytesOf(pt), 10),
 		"-n", strconv.FormatInt(pt.Iters, 10), "-w", strconv.FormatInt(max(pt.Iters/10, 1), 10))
 	return t, true
 }

@@ -56,7 +56,8 @@ func (w *watch) bound(ctx context.Context) (context.Context, context.CancelFunc)
 	if w.Budget == 0 {
 		return context.WithCancel(ctx)
 	}
-	return context.WithDeadlineCause(ctx, w.begun.Add(2*w.Budget), fmt.Errorf("not finished within twice the budget of %v", w.Budget))
+	return context.WithDeadlineCause(ctx, w.begun.Add(2*w.Budget),
+		fmt.Errorf("not finished within twice the budget of %v", w.Budget))
 }
 
 // width is the widest half of the intervals of the median ratios, as a share of these. There is

@@ -29,7 +29,8 @@ func Counts(what, s string, limit int64) ([]int, error) { return counts(what, s,
 func Regions(s string) ([]int, error) { return counts("regions", s, "0", MaxRegions) }
 
 func counts(what, s, zero string, limit int64) (out []int, err error) {
-	wide, err := list(s, what, "a number such as 16, or a range such as 1..64", zero, limit, func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) })
+	wide, err := list(s, what, "a number such as 16, or a range such as 1..64", zero, limit,
+		func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) })
 	for _, n := range wide {
 		out = append(out, int(n))
 	}

@@ -275,7 +275,8 @@ func (p *Plan) Validate() error {
 			return fmt.Errorf("%s: %d ranks cannot be paired; use an even number", pt.Name(), p.Ranks)
 		}
 		if d := p.Messages().Depth; pt.Op == AM && pt.Kind != Lat && pt.Depth != d {
-			return fmt.Errorf("%s: depths %d and %d: message endpoints are opened once; measure one depth at a time", pt.Name(), pt.Depth, d)
+			return fmt.Errorf("%s: depths %d and %d: message endpoints are opened once; measure one depth at a time", pt.Name(),
+				pt.Depth, d)
 		}
 	}
 	return nil
@@ -299,7 +300,8 @@ func (p Point) validate() error {
 	switch {
 	case !lat && p.Kind != BW && p.Kind != Rate:
 		return fmt.Errorf("unknown kind of measurement %q", p.Kind)
-	case p.Kind != Coll && p.Op != Put && p.Op != Get && p.Op != AM && !p.Atomic(), p.Kind == BW && p.Atomic(), p.Kind == Rate && p.Op == CAS:
+	case p.Kind != Coll && p.Op != Put && p.Op != Get && p.Op != AM && !p.Atomic(), p.Kind == BW && p.Atomic(),
+		p.Kind == Rate && p.Op == CAS:
 		return fmt.Errorf("operation %q is not measured by %s", p.Op, p.Kind)
 	case p.Op != AM && p.Op != Barrier && (p.Size < 1 || p.Size > MaxSize):
 		return fmt.Errorf("size %d: want 1 byte to 1G", p.Size)

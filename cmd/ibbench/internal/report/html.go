@@ -69,12 +69,14 @@ func NewPage(title string, all []*Series) *Page {
 // where is the machine and the setting.
 func (e *Env) where() string {
 	text := fmt.Sprintf("%s: %s, %s (%s), kernel %s, Go %s, GOMAXPROCS %d, %d ranks on %s, by %s, commit %s",
-		e.Time, e.CPU, errtext.Count(e.CPUs, "processor"), e.Arch, e.Kernel, e.Go, e.GoMaxProcs, e.Ranks, errtext.Count(e.Hosts, "host"), e.Launcher, cmp.Or(e.Commit, "unknown"))
+		e.Time, e.CPU, errtext.Count(e.CPUs, "processor"), e.Arch, e.Kernel, e.Go, e.GoMaxProcs, e.Ranks,
+		errtext.Count(e.Hosts, "host"), e.Launcher, cmp.Or(e.Commit, "unknown"))
 	if e.Modified {
 		text += " with changes"
 	}
 	if d := e.Device; d != nil {
-		text += fmt.Sprintf("; %s, firmware %s, %s, MTU %d, GID %d %s %s", d.title(), d.Firmware, d.Link, d.MTU, d.GIDIndex, d.GID, d.GIDType)
+		text += fmt.Sprintf("; %s, firmware %s, %s, MTU %d, GID %d %s %s", d.title(), d.Firmware, d.Link, d.MTU, d.GIDIndex,
+			d.GID, d.GIDType)
 	}
 	return text
 }
@@ -153,7 +155,8 @@ h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2.5rem; border-top
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .5rem; border-bottom: 1px solid #8888; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
-@media print { body { max-width: none; margin: 0; } section { break-inside: avoid; } table { font-size: 7pt; } th, td { padding: .1rem .15rem; } th { white-space: normal; } }
+@media print { body { max-width: none; margin: 0; } section { break-inside: avoid; } table { font-size: 7pt; } th,
+	td { padding: .1rem .15rem; } th { white-space: normal; } }
 </style>
 </head>
 <body>

@@ -212,7 +212,7 @@ func collectives() []*Series {
 		Result: Result{Unit: "ns", Count: 420, OpsPerSample: 10, Min: 9000, Max: 30000, Mean: 21000, P: map[string]float64{"50": 20000, "99": 29000}},
 		Rounds: []Round{{Ours: Figures{20500, 21000, 30000}, Theirs: Figures{20000, 21000, 29000}}}}}
 	b.Metrics = Metrics{"ratio.p50": {1.025, 0.8, 1.3, ""}, "ratio.mean": {1, 0.9, 1.2, ""}, "ratio.p99": {1.03, 0.5, 2, ""}}
-	b.Check([]plan.Assertion{must(plan.ParseAssertion("p50<=1x", plan.PeerKind(plan.Coll)))})
+	b.Check([]plan.Assertion{must(plan.ParseAssertion("p50<=1x", plan.PeerKind(plan.Lat)))})
 	return []*Series{a, b}
 }
 

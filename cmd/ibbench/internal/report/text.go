@@ -61,7 +61,8 @@ func asserted(all []*Series) (lines []string) {
 			if s.Plan.Regions > 0 {
 				at += fmt.Sprintf(" with %s", errtext.Count(s.Plan.Regions, "region"))
 			}
-			lines = append(lines, fmt.Sprintf("assert %s: %s (%s %s at %s: %s)", a.Text, verdict(a.OK), s.Kind, s.Plan.OpName(), at, s.outcome(a)))
+			lines = append(lines, fmt.Sprintf("assert %s: %s (%s %s at %s: %s)", a.Text, verdict(a.OK), s.Kind, s.Plan.OpName(),
+				at, s.outcome(a)))
 		}
 	}
 	return lines
@@ -187,7 +188,8 @@ func definition(s *Series) string {
 	case s.Op != plan.AM || s.Plan.Kind != plan.Lat:
 		return s.Definition
 	case s.Kind == KindPerftest:
-		return fmt.Sprintf("%s: request and reply beside %.0f x %s, which reports half round trips", s.Definition, s.Peer().Times, s.Peer().Tool)
+		return fmt.Sprintf("%s: request and reply beside %.0f x %s, which reports half round trips", s.Definition,
+			s.Peer().Times, s.Peer().Tool)
 	}
 	return s.Definition + ": request and reply, to be set against 2 x ib_send_lat"
 }
@@ -214,7 +216,8 @@ func notes(all []*Series) (out []string) {
 		case s.Env.ClockNS > 0 && s.Kind == plan.MR:
 			add(fmt.Sprintf("one reading of the clock costs %.0f ns; it is part of each sample", s.Env.ClockNS))
 		case s.Env.ClockNS > 0:
-			add(fmt.Sprintf("fabric %s: one reading of the clock costs %.0f ns; it is part of each sample", s.Env.Fabric, s.Env.ClockNS))
+			add(fmt.Sprintf("fabric %s: one reading of the clock costs %.0f ns; it is part of each sample", s.Env.Fabric,
+				s.Env.ClockNS))
 		}
 	}
 	return out

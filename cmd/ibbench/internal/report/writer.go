@@ -48,7 +48,8 @@ func FormatOf(path string) (string, error) {
 	if f, ok := suffixes[strings.ToLower(filepath.Ext(path))]; ok {
 		return f, nil
 	}
-	return "", fmt.Errorf("-o %s: the suffix says the format; these exist: %s", path, strings.Join(slices.Sorted(maps.Keys(suffixes)), " "))
+	return "", fmt.Errorf("-o %s: the suffix says the format; these exist: %s", path,
+		strings.Join(slices.Sorted(maps.Keys(suffixes)), " "))
 }
 
 // File is a writer into a file of its own, which has all of the results when it is closed. What a

@@ -88,7 +88,8 @@ type kernel[R any] interface {
 }
 
 // run reads the parameters P of a kernel, joins with the configuration that it wants, and runs it.
-func run[P, R any, K kernel[R]](ctx context.Context, o *order, boot bootstrap.Bootstrap, make func(p P, ranks int) (K, error)) (res R, err error) {
+func run[P, R any, K kernel[R]](ctx context.Context, o *order, boot bootstrap.Bootstrap,
+	make func(p P, ranks int) (K, error)) (res R, err error) {
 	var p P
 	if err := json.Unmarshal(o.Params, &p); err != nil {
 		return res, errors.Join(err, boot.Close())

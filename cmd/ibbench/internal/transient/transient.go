@@ -97,7 +97,8 @@ func Start[R any](ctx context.Context, r *Run) (results []R, err error) {
 
 // Launch starts ranks of this program on this machine, with an argument and a variable, and calls
 // take with each line that they write. The reports are of the launcher: why the code is not 0.
-func Launch(ctx context.Context, ranks int, arg, variable string, stderr io.Writer, take func(line []byte) error) (code int, reports []string, err error) {
+func Launch(ctx context.Context, ranks int, arg, variable string, stderr io.Writer,
+	take func(line []byte) error) (code int, reports []string, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return 0, nil, err
