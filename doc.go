@@ -106,7 +106,6 @@
 //	Start through a worker                             release  -
 //	  Wait, or Test, that says that it has ended       -        acquire
 //	Post, PostWith, Commit through a worker            release  -
-//	TryPost, TryPostWith, TryCommit through a worker   release  -
 //	Large.Send through a worker                        release  -
 //	FetchSet.Submit, PendingSet.Wait and Test          release  acquire
 //	SendPayload through a worker                       release  -
@@ -116,8 +115,8 @@
 // worker has begun without waiting (PutNBI, Add), as in a job without a part: Flush does. An atomic
 // that was started acquires when its value is there: in Wait or Test, or at once; so does a Flush
 // that completes it. A release that fails is the operation's error, and the operation does not
-// begin; only the collective ones go on, as others wait for this rank. The requests that do not
-// wait do not wait for a release either: [am.ErrNotReleased] says that writes are on their way.
+// begin; only the collective ones go on, as others wait for this rank. Requests with [am.NoWait] do
+// not wait for a release either: [am.ErrNotReleased] says that writes are on their way.
 // Puts and gets that pass the part by, those without a copy among them, and the payload of a Long,
 // tell it which bytes they write or read (Fences.Direct). A large payload releases again before it
 // is written.

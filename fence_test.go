@@ -183,7 +183,7 @@ func fencings(echo *am.Handler, large *am.Large) []fencing {
 		{"post of a long", func(ctx context.Context, _ *Job, w *Worker, to int) error {
 			return echo.PostWith(ctx, w, to, am.Long(8192, make([]byte, 24)))
 		}, "release, write 24 at 8192 of TO", ""},
-		{"try post", func(ctx context.Context, _ *Job, w *Worker, to int) error { return echo.TryPost(w, to) }, "try", ""},
+		{"try post", func(ctx context.Context, _ *Job, w *Worker, to int) error { return echo.Post(am.NoWait, w, to) }, "try", ""},
 		{"start, wait", func(ctx context.Context, _ *Job, w *Worker, to int) error {
 			p, err := echo.Start(ctx, w, to, am.Payload{})
 			if err == nil {
@@ -208,9 +208,9 @@ func fencings(echo *am.Handler, large *am.Large) []fencing {
 			return err
 		}, "prepared, release", ""},
 		{"prepare, try", func(ctx context.Context, _ *Job, w *Worker, to int) error {
-			p, err := echo.TryPrepare(w, to, 8)
+			p, err := echo.Prepare(am.NoWait, w, to, 8)
 			if err == nil {
-				err = p.TryCommit()
+				err = p.Commit(am.NoWait)
 				p.Cancel() // nothing, once it is sent
 			}
 			return err

@@ -89,7 +89,7 @@ func TestAPostToARankThatWaitsInCloseIsHandled(t *testing.T) {
 				}
 				_, err := h.Call(ctx, j, 1) // after it there are credits
 				close(served)
-				return errors.Join(err, receive(ctx, meets), h.TryPost(j, 1), j.Close())
+				return errors.Join(err, receive(ctx, meets), h.Post(am.NoWait, j, 1), j.Close())
 			})
 			var rest am.InFlightError
 			if r := &rest; errors.As(errs[1], &r) {
@@ -203,7 +203,7 @@ func TestMessagesAfterCloseAreErrors(t *testing.T) {
 		_, call := h.Call(ctx, j, 0)
 		_, start := h.Start(ctx, j, 0, am.Payload{})
 		_, prepare := h.Prepare(ctx, j, 0, 8)
-		for i, err := range []error{call, start, prepare, h.Post(ctx, j, 0), h.TryPost(j, 0)} {
+		for i, err := range []error{call, start, prepare, h.Post(ctx, j, 0), h.Post(am.NoWait, j, 0)} {
 			if err := wantErr(err, os.ErrClosed); err != nil {
 				return fmt.Errorf("request %d through a closed job: %w", i, err)
 			}

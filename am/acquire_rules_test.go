@@ -153,14 +153,14 @@ func TestARefusedCommitKeepsItsPrepareSlot(t *testing.T) {
 	hello(t, l, s, 1)
 	l.core.acquirer.prepares = 1
 	h := l.core.table.find(0)
-	p, err := h.TryPrepare(l, 1, 1)
+	p, err := h.Prepare(NoWait, l, 1, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Cancel()
 	var second error
-	l.core.net = &refusingSend{scripted: s, during: func() { _, second = h.TryPrepare(l, 1, 1) }}
-	if err := p.TryCommit(); err != ErrQueueFull || second != ErrNoBuffer {
+	l.core.net = &refusingSend{scripted: s, during: func() { _, second = h.Prepare(NoWait, l, 1, 1) }}
+	if err := p.Commit(NoWait); err != ErrQueueFull || second != ErrNoBuffer {
 		t.Errorf("the commit: %v; another Prepare meanwhile: %v", err, second)
 	}
 }

@@ -23,89 +23,87 @@ func (h *Handler) CallWith(ctx context.Context, v Via, rank int, p Payload, args
 	return r, err
 }
 
-// Post sends a request to which nobody wants a reply. Without an error the message is the
-// network's; if the rank dies before it arrives only later operations say so.
+// Post sends a request that wants no reply. Without an error the message is the network's; if the
+// rank dies before it arrives only later operations say so. With [NoWait] as its context it returns
+// the obstacle in place of waiting.
 func (h *Handler) Post(ctx context.Context, v Via, rank int, args ...uint64) error {
 	return h.post(ctx, v, rank, &Payload{}, args)
 }
 
 // PostWith is Post with a payload, which may be reused when it returns: of a Long larger than
 // Endpoint.MaxMedium it waits until the network has read it, which Config.StallAfter bounds and ctx
-// does not. After a *StallError or ErrClosed the network may read that until the endpoint is
-// closed.
+// does not, and which [NoWait] refuses. After a *StallError or ErrClosed the network may read that
+// until the endpoint is closed.
 func (h *Handler) PostWith(ctx context.Context, v Via, rank int, p Payload, args ...uint64) error {
 	return h.post(ctx, v, rank, &p, args)
 }
 
-// TryPost is Post that does not wait: it returns the obstacle instead, one of ErrNoBuffer,
-// ErrNotConnected, ErrNoCredit, ErrQueueFull, ErrNotReleased, unwrapped. It makes no progress.
+// TryPost is Post with [NoWait].
+//
+// Deprecated: Use Post with [NoWait].
 func (h *Handler) TryPost(v Via, rank int, args ...uint64) error {
-	return h.tryPost(v, rank, &Payload{}, args)
+	return h.post(NoWait, v, rank, &Payload{}, args)
 }
 
-// TryPostWith is TryPost with a payload, which may be reused when it returns. A Long must
-// not be larger than Endpoint.MaxMedium: it is copied.
+// TryPostWith is PostWith with [NoWait].
+//
+// Deprecated: Use PostWith with [NoWait].
 func (h *Handler) TryPostWith(v Via, rank int, p Payload, args ...uint64) error {
-	return h.tryPost(v, rank, &p, args)
+	return h.post(NoWait, v, rank, &p, args)
 }
 
 // Start is Call that does not wait for the reply. ctx bounds the wait for credits and buffers. The
-// payload of a Medium may be reused when it returns, that of a Long when the call has ended, or
-// when the endpoint is closed where ErrClosed ended it.
+// payload of a Medium may be reused when it returns, one of a Long when the call has ended, or when
+// the endpoint is closed where ErrClosed ended it.
 func (h *Handler) Start(ctx context.Context, v Via, rank int, p Payload, args ...uint64) (*Pending, error) {
-	l := laneOf(v, rank)
-	if l == nil {
-		return nil, h.failed("call", rank, ErrNoEndpoint)
-	}
-	if l.fences(v) {
-		if err := h.before(ctx, "call", v, l, rank, &p, args); err != nil {
-			return nil, err
-		}
-		started, err := h.Start(ctx, told{l}, rank, p, args...)
-		if err == nil {
-			started.v = v
-		}
-		return started, err
+	l, err := h.admit(ctx, "call", v, rank, &p, args)
+	if err != nil {
+		return nil, err
 	}
 	w := l.core.newWaiter()
 	if err := h.start(ctx, l, rank, &p, args, w); err != nil {
 		return nil, err
 	}
-	return &Pending{l: l, w: w}, nil
+	return &Pending{l: l, w: w, v: v}, nil
 }
 
 // StartWait is Start and Wait in one, which needs no memory of its own when the reply comes. With
 // an error after which the call is still in flight there is its Pending: Wait again, or forget it.
 func (h *Handler) StartWait(ctx context.Context, v Via, rank int, args ...uint64) (r Reply, p *Pending, err error) {
-	l := laneOf(v, rank)
-	if l == nil {
-		return r, nil, h.failed("call", rank, ErrNoEndpoint)
-	}
-	if l.fences(v) {
-		if err := h.before(ctx, "call", v, l, rank, &Payload{}, args); err != nil {
-			return r, nil, err
-		}
-		if r, p, err = h.StartWait(ctx, told{l}, rank, args...); p != nil {
-			p.v = v
-		} else {
-			l.core.cfg.Fencer.Reply(v, rank, err)
-		}
-		return r, p, err
-	}
-	w := l.progress.waiter()
-	if err := h.start(ctx, l, rank, &Payload{}, args, w); err != nil {
-		l.progress.recycle(w)
+	l, err := h.admit(ctx, "call", v, rank, &Payload{}, args)
+	if err != nil {
 		return r, nil, err
 	}
-	if err := l.finish(ctx, w); err != nil && !w.over() {
-		return r, &Pending{l: l, w: w}, h.failed("call", rank, err)
+	w := l.progress.waiter()
+	if err = h.start(ctx, l, rank, &Payload{}, args, w); err == nil {
+		if err := l.finish(ctx, w); err != nil && !w.over() {
+			return r, &Pending{l: l, w: w, v: v}, h.failed("call", rank, err)
+		}
+		r, err = w.reply, w.err
 	}
-	r, err = w.reply, w.err
 	l.progress.recycle(w)
+	l.ordered(v, rank, err)
 	return r, nil, err
 }
 
-// check is at the head of every operation.
+// admit is at the head of every operation: it checks a request, and has the Fencer know of it.
+func (h *Handler) admit(ctx context.Context, op string, v Via, rank int, p *Payload, args []uint64) (*Endpoint, error) {
+	l := laneOf(v, rank)
+	if l == nil {
+		return nil, h.failed(op, rank, ErrNoEndpoint)
+	}
+	return l, h.admitTo(ctx, op, v, l, rank, p, args)
+}
+
+// admitTo is admit for a request whose endpoint is known.
+func (h *Handler) admitTo(ctx context.Context, op string, v Via, l *Endpoint, rank int, p *Payload, args []uint64) error {
+	if err := h.check(op, l, rank, p, args); err != nil || l.core.cfg.Fencer == nil {
+		return err
+	}
+	return h.order(ctx, op, v, l, rank, p)
+}
+
+// check refuses a request that is not in order.
 func (h *Handler) check(op string, l *Endpoint, rank int, p *Payload, args []uint64) error {
 	if err := l.mayUse(op); err != nil {
 		return err
@@ -124,24 +122,18 @@ func (h *Handler) check(op string, l *Endpoint, rank int, p *Payload, args []uin
 
 // call fills in a zero reply.
 func (h *Handler) call(ctx context.Context, v Via, rank int, p *Payload, args []uint64, r *Reply) error {
-	l := laneOf(v, rank)
-	if l == nil {
-		return h.failed("call", rank, ErrNoEndpoint)
-	}
-	if l.fences(v) {
-		if err := h.before(ctx, "call", v, l, rank, p, args); err != nil {
-			return err
-		}
-		err := h.call(ctx, told{l}, rank, p, args, r)
-		l.core.cfg.Fencer.Reply(v, rank, err)
+	l, err := h.admit(ctx, "call", v, rank, p, args)
+	if err != nil {
 		return err
 	}
 	w := l.progress.waiter()
-	if err := h.start(ctx, l, rank, p, args, w); err != nil {
+	if err = h.start(ctx, l, rank, p, args, w); err != nil {
 		l.progress.recycle(w)
-		return err
+	} else {
+		err = h.conclude(ctx, l, rank, w, r)
 	}
-	return h.conclude(ctx, l, rank, w, r)
+	l.ordered(v, rank, err)
+	return err
 }
 
 // conclude waits for the reply and takes the waiter back.
@@ -165,11 +157,8 @@ func (h *Handler) conclude(ctx context.Context, l *Endpoint, rank int, w *waiter
 	return err
 }
 
-// start sends the request of a call.
+// start sends the request of a call that was admitted.
 func (h *Handler) start(ctx context.Context, l *Endpoint, rank int, p *Payload, args []uint64, w *waiter) error {
-	if err := h.check("call", l, rank, p, args); err != nil {
-		return err
-	}
 	if ctx.Err() != nil {
 		return h.failed("call", rank, context.Cause(ctx))
 	}
@@ -200,22 +189,30 @@ func (l *Endpoint) finish(ctx context.Context, w *waiter) error {
 }
 
 func (h *Handler) post(ctx context.Context, v Via, rank int, p *Payload, args []uint64) error {
-	l := laneOf(v, rank)
-	if l == nil {
-		return h.failed("post", rank, ErrNoEndpoint)
-	}
-	if l.fences(v) {
-		if err := h.before(ctx, "post", v, l, rank, p, args); err != nil {
-			return err
-		}
-	} else if err := h.check("post", l, rank, p, args); err != nil {
+	l, err := h.admit(ctx, "post", v, rank, p, args)
+	if err != nil {
 		return err
+	}
+	o := outgoing{kind: request, cat: p.cat, handler: h.index, payload: p.bytes, off: p.off}
+	if ctx == NoWait {
+		if p.cat == long && len(p.bytes) > l.core.cfg.MaxMedium {
+			return &SizeError{"bytes of a Long without waiting", len(p.bytes), l.core.cfg.MaxMedium, "use Post or Start"}
+		}
+		l.takeOver(&o)
+		return h.postNow(l, rank, &o, args)
 	}
 	if ctx.Err() != nil {
 		return h.failed("post", rank, context.Cause(ctx))
 	}
-	o := outgoing{kind: request, cat: p.cat, handler: h.index, payload: p.bytes, off: p.off}
 	return h.postOut(ctx, l, rank, &o, args)
+}
+
+// postNow sends a post, or returns the obstacle.
+func (h *Handler) postNow(l *Endpoint, rank int, o *outgoing, args []uint64) error {
+	if rank == l.core.cfg.Rank {
+		return l.inbox.sendToSelf(o, args)
+	}
+	return l.emitter.trySend(l.core.known(rank), o, args, nil)
 }
 
 func (h *Handler) postOut(ctx context.Context, l *Endpoint, rank int, o *outgoing, args []uint64) error {
@@ -261,34 +258,11 @@ func (l *Endpoint) awaitRead(w *waiter) error {
 	return w.err
 }
 
-// takeOver copies the payload of a Long, so that nobody waits for the network to have done with it.
+// takeOver copies the payload of a Long, so that no goroutine waits until the network has read it.
 func (l *Endpoint) takeOver(o *outgoing) {
 	if o.cat == long && len(o.payload) > 0 {
 		o.payload, o.own = append([]byte(nil), o.payload...), true
 	}
-}
-
-func (h *Handler) tryPost(v Via, rank int, p *Payload, args []uint64) error {
-	l := laneOf(v, rank)
-	if l == nil {
-		return h.failed("post", rank, ErrNoEndpoint)
-	}
-	if l.fences(v) {
-		if err := h.before(atOnce, "post", v, l, rank, p, args); err != nil {
-			return err
-		}
-	} else if err := h.check("post", l, rank, p, args); err != nil {
-		return err
-	}
-	if p.cat == long && len(p.bytes) > l.core.cfg.MaxMedium {
-		return &SizeError{"bytes of a Long without waiting", len(p.bytes), l.core.cfg.MaxMedium, "use Post or Start"}
-	}
-	o := outgoing{kind: request, cat: p.cat, handler: h.index, payload: p.bytes, off: p.off}
-	if rank == l.core.cfg.Rank {
-		return l.inbox.sendToSelf(&o, args)
-	}
-	l.takeOver(&o)
-	return l.emitter.trySend(l.core.known(rank), &o, args, nil)
 }
 
 // failed says which operation failed; nil stays nil, and what says it by itself stays as it is.
@@ -304,14 +278,7 @@ func (h *Handler) failed(op string, rank int, err error) error {
 type Pending struct {
 	l *Endpoint
 	w *waiter
-	v Via // of which the Fencer is to learn; nil: there is none
-}
-
-// learned is called when the caller is about to learn that the call has ended.
-func (p *Pending) learned() {
-	if p.v != nil {
-		p.l.core.cfg.Fencer.Reply(p.v, p.w.rank, p.w.err)
-	}
+	v Via
 }
 
 // Test reports whether the call has ended, and how. It makes no progress.
@@ -319,7 +286,7 @@ func (p *Pending) Test() (r Reply, done bool, err error) {
 	if !p.w.over() {
 		return Reply{}, false, nil
 	}
-	p.learned()
+	p.l.ordered(p.v, p.w.rank, p.w.err)
 	return p.w.reply, true, p.w.err
 }
 
@@ -337,6 +304,6 @@ func (p *Pending) Wait(ctx context.Context) (Reply, error) {
 	if err := p.l.finish(ctx, p.w); err != nil && !p.w.over() {
 		return Reply{}, p.w.h.failed("call", p.w.rank, err)
 	}
-	p.learned()
+	p.l.ordered(p.v, p.w.rank, p.w.err)
 	return p.w.reply, p.w.err
 }

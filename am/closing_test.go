@@ -221,9 +221,9 @@ func (p *reserving) Stats() fabric.EndpointStats {
 // What is prepared does not count as on its way; its end must not hide another message.
 func TestQuiesceWaitsWhileAPreparedMessageEnds(t *testing.T) {
 	for name, end := range map[string]func(*Prepared) error{
-		"Cancel":    func(p *Prepared) error { p.Cancel(); return nil },
-		"Commit":    func(p *Prepared) error { return p.Commit(context.Background()) },
-		"TryCommit": func(p *Prepared) error { return p.TryCommit() },
+		"Cancel": func(p *Prepared) error { p.Cancel(); return nil },
+		"Commit": func(p *Prepared) error { return p.Commit(context.Background()) },
+		"NoWait": func(p *Prepared) error { return p.Commit(NoWait) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			if lockrank.OneLock {
@@ -235,7 +235,7 @@ func TestQuiesceWaitsWhileAPreparedMessageEnds(t *testing.T) {
 			l.core.net = p
 			hello(t, l, s, 1)
 			p.used.Store(1) // a message that does not arrive
-			b, err := l.core.table.find(0).TryPrepare(l, 1, 8)
+			b, err := l.core.table.find(0).Prepare(NoWait, l, 1, 8)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -324,7 +324,7 @@ func TestABufferIsTheProgramsBeforeCloseCanLook(t *testing.T) {
 	prepared, closed := make(chan *Prepared, 1), make(chan error, 1)
 	l.core.mu.Lock()
 	go func() {
-		b, err := l.core.table.find(0).TryPrepare(l, 1, 8)
+		b, err := l.core.table.find(0).Prepare(NoWait, l, 1, 8)
 		if err != nil {
 			t.Error(err)
 		}
@@ -354,7 +354,7 @@ func TestACommitAfterCloseBeganIsRefused(t *testing.T) {
 	h := l.core.table.find(0)
 	ctx := t.Context()
 	for name, commit := range map[string]func(*Prepared) error{
-		"TryCommit":  func(p *Prepared) error { return p.TryCommit() },
+		"NoWait":     func(p *Prepared) error { return p.Commit(NoWait) },
 		"Commit":     func(p *Prepared) error { return p.Commit(ctx) },
 		"CommitCall": func(p *Prepared) error { _, err := p.CommitCall(ctx); return err },
 	} {

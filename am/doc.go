@@ -15,8 +15,8 @@
 // Call waits for the reply, Start does not, Post wants none. A handler that makes no reply to a
 // call answers it with an empty one when it returns, or with a failure if the reply that it tried
 // to make did not fit. With [Call.Defer] it keeps the right and the duty to reply, for any
-// goroutine, once, within a time. TryPost and its like never wait: they return the obstacle. They
-// wait behind requests that are queued, so they may fail for as long as blocking calls keep a queue
+// goroutine, once, within a time. Posts with [NoWait] return the obstacle in place of waiting. They
+// come behind requests that are queued, so they may fail for as long as blocking calls keep a queue
 // full. Prepare lends the memory that the device reads, for the program to write a payload in
 // place; at most Config.Prepares messages are prepared at once.
 //

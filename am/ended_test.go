@@ -30,8 +30,8 @@ func TestARefusalDuringCloseIsNotCounted(t *testing.T) {
 		},
 		"post of a Long":     func(l *Endpoint, h *Handler) error { return h.PostWith(context.Background(), l, 1, Long(0, []byte{1})) },
 		"post":               func(l *Endpoint, h *Handler) error { return h.Post(context.Background(), l, 1) },
-		"try to post":        func(l *Endpoint, h *Handler) error { return h.TryPost(l, 1) },
-		"try to post a Long": func(l *Endpoint, h *Handler) error { return h.TryPostWith(l, 1, Long(0, []byte{1})) },
+		"try to post":        func(l *Endpoint, h *Handler) error { return h.Post(NoWait, l, 1) },
+		"try to post a Long": func(l *Endpoint, h *Handler) error { return h.PostWith(NoWait, l, 1, Long(0, []byte{1})) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var cut []error
@@ -155,7 +155,7 @@ func TestAReplyToACallNotSentEndsThePeer(t *testing.T) {
 			return err
 		},
 		"prepared call": func(l *Endpoint, h *Handler) error {
-			p, err := h.TryPrepare(l, 1, 8)
+			p, err := h.Prepare(NoWait, l, 1, 8)
 			if err == nil {
 				_, err = p.CommitCall(ctx)
 			}

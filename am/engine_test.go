@@ -175,7 +175,7 @@ func TestAHandlerThatCommunicatesGetsAnError(t *testing.T) {
 		_, err := h.Call(context.Background(), c.Endpoint(), 1-c.Endpoint().Rank())
 		_, err2 := h.Prepare(context.Background(), c.Endpoint(), 0, 1)
 		_, err3 := c.Endpoint().Test()
-		got = []error{err, err2, err3, h.Post(context.Background(), c.Endpoint(), 0), h.TryPost(c.Endpoint(), 0),
+		got = []error{err, err2, err3, h.Post(context.Background(), c.Endpoint(), 0), h.Post(am.NoWait, c.Endpoint(), 0),
 			c.Endpoint().Serve(context.Background()), c.Endpoint().Quiesce(context.Background()), c.Endpoint().EndRequests(context.Background()),
 			c.Endpoint().Drain(context.Background()), c.Endpoint().Close()}
 		_ = c.Reply(1)
@@ -232,7 +232,7 @@ func TestTheWatchdogNamesWhatIsWaitedFor(t *testing.T) {
 		}
 		lent = append(lent, p)
 	}
-	if _, err := hold.TryPrepare(l[0], 1, 10); err != am.ErrNoBuffer {
+	if _, err := hold.Prepare(am.NoWait, l[0], 1, 10); err != am.ErrNoBuffer {
 		t.Fatalf("no send buffer: %v", err)
 	}
 	if _, err = hold.Prepare(ctx, l[0], 1, 10); !errors.As(err, &e) || e.Resource != "a send buffer" || !strings.Contains(e.Holder, "2 prepared") {
@@ -253,7 +253,7 @@ func TestTheWatchdogExplainsMissingCredits(t *testing.T) {
 	m := amtest.NewMemory(2, 64)
 	m.NoteLoss = 1 // the question never arrives
 	l := endpoints(t, m, 2, am.Config{Table: table, StallAfter: 50 * time.Millisecond})
-	if err := h.TryPost(l[0], 1); err != am.ErrNotConnected {
+	if err := h.Post(am.NoWait, l[0], 1); err != am.ErrNotConnected {
 		t.Fatal(err)
 	}
 	var e *am.StallError
@@ -293,7 +293,7 @@ func TestCloseEndsWhatIsPendingAndSaysWhat(t *testing.T) {
 	if err := l[0].Quiesce(short); !errors.As(err, &rest) || rest.Calls != 2 || !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("Quiesce: %v", err)
 	}
-	p, err := hold.TryPrepare(l[0], 1, 1)
+	p, err := hold.Prepare(am.NoWait, l[0], 1, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -401,22 +401,22 @@ func TestACommitThatWaitsGivesItsBufferBack(t *testing.T) {
 				}
 			}
 		}
-		eventually(t, "the credit is taken", func() bool { poll(); return h.TryPost(l[0], 1) == nil })
+		eventually(t, "the credit is taken", func() bool { poll(); return h.Post(am.NoWait, l[0], 1) == nil })
 		p, err := h.Prepare(ctx, l[0], 1, len("prepared"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		copy(p.Bytes(), "prepared")
-		if q, err := h.TryPrepare(l[0], 1, 1); err != am.ErrNoBuffer {
+		if q, err := h.Prepare(am.NoWait, l[0], 1, 1); err != am.ErrNoBuffer {
 			t.Fatalf("%s: more messages are prepared than Config.Prepares: %v, %v", name, q, err)
 		}
-		if err := p.TryCommit(); err != am.ErrNoCredit {
+		if err := p.Commit(am.NoWait); err != am.ErrNoCredit {
 			t.Fatalf("%s: without a credit: %v", name, err)
 		}
 		done := make(chan error, 1)
 		go func() { done <- commit(ctx, p) }()
 		eventually(t, "the buffer comes back", func() bool {
-			q, err := h.TryPrepare(l[0], 1, 1)
+			q, err := h.Prepare(am.NoWait, l[0], 1, 1)
 			if err == nil {
 				q.Cancel()
 			}

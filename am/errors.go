@@ -11,8 +11,8 @@ import (
 	"github.com/ibconduit/conduit/internal/fabric"
 )
 
-// The reasons for which the try-forms refuse, in the order in which they are met. They
-// are what the other forms wait for.
+// The obstacles that requests with [NoWait] return, in the order in which they are met. The others
+// wait for them.
 var (
 	// ErrNotConnected: the rank was never heard of; it has been asked for credits.
 	ErrNotConnected = errors.New("am: not connected yet: poll, then try again")

@@ -223,7 +223,7 @@ func TestABrokenMessageCutsOffItsSenderOnly(t *testing.T) {
 			if err := errors.Join(s.Check(), l.core.pool.Check()); err != nil {
 				t.Fatal(err)
 			}
-			if err := l.core.table.find(0).TryPost(l, 1); !errors.Is(err, fabric.ErrPeerDown) {
+			if err := l.core.table.find(0).Post(NoWait, l, 1); !errors.Is(err, fabric.ErrPeerDown) {
 				t.Fatalf("post to the rank that was cut off: %v", err)
 			}
 			if len(p.free)+len(l.inbox.bare) != p.cfg.Slots {

@@ -68,18 +68,15 @@ func (x *Large) Send(ctx context.Context, v Via, rank int, payload []byte, args 
 	if err := x.h.check("send", l, rank, &Payload{bytes: payload}, args); err != nil {
 		return err
 	}
-	if l.fences(v) { // its place is known with the grant only
-		if err := x.h.before(ctx, "send", v, l, rank, &Payload{}, args); err != nil {
+	if l.core.cfg.Fencer != nil { // its place is known with the grant only
+		if err := x.h.order(ctx, "send", v, l, rank, &Payload{}); err != nil {
 			return err
 		}
 	}
 	if ctx.Err() != nil {
 		return x.h.failed("send", rank, context.Cause(ctx))
 	}
-	s := &sending{p: l.core.known(rank), h: x.h, size: uint64(len(payload))}
-	if l.fences(v) {
-		s.v = v
-	}
+	s := &sending{p: l.core.known(rank), h: x.h, size: uint64(len(payload)), v: v}
 	s.w = l.progress.waiter()
 	w := s.w
 	err := l.transfer(ctx, s, payload, args)
@@ -101,7 +98,7 @@ type sending struct {
 	told     bool   // the withdrawal is the network's
 	off      uint64 // granted
 	err      error  // of stepOver
-	v        Via    // of which the Fencer is to learn; nil: there is none
+	v        Via
 }
 
 type sendStep uint8
@@ -141,7 +138,7 @@ func (l *Endpoint) transfer(ctx context.Context, s *sending, payload []byte, arg
 	l.core.stats.large.Announced++
 	l.core.mu.Unlock()
 	l.progress.begin(s.w, opGrant, s.h, s.p.rank)
-	if err = l.awaitStep(ctx, s, stepAnnounced); err == nil && s.v != nil {
+	if err = l.awaitStep(ctx, s, stepAnnounced); err == nil && l.core.cfg.Fencer != nil {
 		err = l.core.cfg.Fencer.Request(ctx, s.v, s.p.rank, s.off, len(payload))
 	}
 	if err == nil {

@@ -130,14 +130,14 @@ func TestTheTryFormsSayThatTheLaneIsClosed(t *testing.T) {
 		t.Fatalf("Close: %v", err)
 	}
 	for to, p := range prepared {
-		if err := p.TryCommit(); !errors.Is(err, am.ErrClosed) {
-			t.Errorf("TryCommit to rank %d: %v", to, err)
+		if err := p.Commit(am.NoWait); !errors.Is(err, am.ErrClosed) {
+			t.Errorf("Commit with NoWait to rank %d: %v", to, err)
 		}
 		if p.Bytes() == nil {
-			t.Errorf("TryCommit to rank %d failed and ended the Prepared", to)
+			t.Errorf("Commit with NoWait to rank %d failed and ended the Prepared", to)
 		}
-		if err := h.TryPost(l[0], to); !errors.Is(err, am.ErrClosed) {
-			t.Errorf("TryPost to rank %d: %v", to, err)
+		if err := h.Post(am.NoWait, l[0], to); !errors.Is(err, am.ErrClosed) {
+			t.Errorf("Post with NoWait to rank %d: %v", to, err)
 		}
 	}
 }

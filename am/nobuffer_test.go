@@ -76,7 +76,7 @@ func TestASmallMediumTakesNoSendBuffer(t *testing.T) {
 		l.core.net = unbuffered{s}
 		hello(t, l, s, 1)
 		credits := l.core.known(1).credits.Balance()
-		post := l.core.table.find(0).TryPostWith(l, 1, Medium(make([]byte, c.bytes)), make([]uint64, c.args)...)
+		post := l.core.table.find(0).PostWith(NoWait, l, 1, Medium(make([]byte, c.bytes)), make([]uint64, c.args)...)
 		answer := l.replier.tryReply(l.core.known(1), &outgoing{kind: reply, cat: medium, token: 1, payload: make([]byte, c.bytes)}, make([]uint64, c.args))
 		if (post == nil) != c.small || (answer == nil) != c.small || !c.small && (post != ErrNoBuffer || answer != ErrNoBuffer) {
 			t.Errorf("%d bytes, %d arguments: %v, %v", c.bytes, c.args, post, answer)

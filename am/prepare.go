@@ -7,8 +7,8 @@ import (
 )
 
 // Prepared is a Medium request whose payload the program writes where the device reads it. It ends
-// with Commit, CommitCall or Cancel, or a TryCommit without an error. One goroutine at a time uses
-// it. An endpoint with prepared messages cannot be closed.
+// with Commit, CommitCall or Cancel. One goroutine at a time uses it. An endpoint with prepared
+// messages cannot be closed.
 type Prepared struct {
 	l    *Endpoint
 	h    *Handler
@@ -16,66 +16,67 @@ type Prepared struct {
 	size int
 	buf  fabric.SendBuf
 	over bool
-	v    Via // of which the Fencer is to learn; nil: there is none
+	v    Via
 }
 
-// Prepare takes a send buffer for a payload of size bytes, and waits for it if need be.
+// Prepare takes a send buffer for a payload of size bytes, and waits for it if need be; with
+// [NoWait] it returns ErrNoBuffer then.
 func (h *Handler) Prepare(ctx context.Context, v Via, rank, size int) (*Prepared, error) {
-	l := laneOf(v, rank)
-	if ctx.Err() != nil {
+	if ctx != NoWait && ctx.Err() != nil {
 		return nil, h.failed("prepare", rank, context.Cause(ctx))
 	}
-	p, err := h.tryPrepare(l, rank, size)
-	if err != ErrNoBuffer {
-		return p.through(v), err
+	l := laneOf(v, rank)
+	if l == nil {
+		return nil, h.failed("prepare", rank, ErrNoEndpoint)
 	}
+	if err := h.checkPrepare(l, rank, size); err != nil {
+		return nil, err
+	}
+	var c claim
+	err := l.reserve(l.core.known(rank), &c, l.core.acquirer.try)
+	if err == ErrNoBuffer && ctx != NoWait {
+		c.buf, err = h.awaitBuffer(ctx, l, rank)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Prepared{l: l, h: h, rank: rank, size: size, buf: c.buf, v: v}, nil
+}
+
+// awaitBuffer waits for a send buffer.
+func (h *Handler) awaitBuffer(ctx context.Context, l *Endpoint, rank int) (fabric.SendBuf, error) {
 	w := l.progress.waiter()
 	defer l.progress.recycle(w)
 	l.progress.begin(w, "prepare", h, rank)
-	err = l.reserve(l.core.known(rank), &w.claim, l.core.acquirer.acquire)
+	err := l.reserve(l.core.known(rank), &w.claim, l.core.acquirer.acquire)
 	if err == ErrNoBuffer {
 		if err = l.awaitClaim(ctx, w, request); err != nil {
 			l.abandon(w)
 		}
 	}
-	if err != nil {
-		return nil, h.failed("prepare", rank, err)
-	}
-	return h.prepared(l, rank, size, w.claim.buf).through(v), nil
+	return w.claim.buf, h.failed("prepare", rank, err)
 }
 
-// TryPrepare is Prepare that returns ErrNoBuffer instead of waiting.
+// TryPrepare is Prepare with [NoWait].
+//
+// Deprecated: Use Prepare with [NoWait].
 func (h *Handler) TryPrepare(v Via, rank, size int) (*Prepared, error) {
-	p, err := h.tryPrepare(laneOf(v, rank), rank, size)
-	return p.through(v), err
+	return h.Prepare(NoWait, v, rank, size)
 }
 
-// through has the Fencer learn of the message. p may be nil.
-func (p *Prepared) through(v Via) *Prepared {
-	if p != nil && p.l.fences(v) {
-		p.v = v
-	}
-	return p
-}
-
-func (h *Handler) tryPrepare(l *Endpoint, rank, size int) (*Prepared, error) {
-	if l == nil {
-		return nil, h.failed("prepare", rank, ErrNoEndpoint)
-	}
+func (h *Handler) checkPrepare(l *Endpoint, rank, size int) error {
 	if err := h.check("prepare", l, rank, &Payload{}, nil); err != nil {
-		return nil, err
+		return err
 	}
 	if l.core.cfg.Prepares == 0 {
-		return nil, &SizeError{"messages prepared at once", 1, 0, "Config.Prepares must be at least 1, and less than Config.Sends"}
+		return &SizeError{"messages prepared at once", 1, 0,
+			"Config.Prepares must be at least 1, and less than Config.Sends"}
 	}
 	if size < 0 || size > l.core.cfg.MaxMedium {
-		return nil, &SizeError{"a Medium payload in bytes", size, l.core.cfg.MaxMedium, "use a Long message, or a larger Config.MaxMedium"}
+		return &SizeError{"a Medium payload in bytes", size, l.core.cfg.MaxMedium,
+			"use a Long message, or a larger Config.MaxMedium"}
 	}
-	var c claim
-	if err := l.reserve(l.core.known(rank), &c, l.core.acquirer.try); err != nil {
-		return nil, err
-	}
-	return h.prepared(l, rank, size, c.buf), nil
+	return nil
 }
 
 // reserve takes a send buffer for the program, in a way of the acquirer's. The buffer is counted
@@ -92,10 +93,6 @@ func (l *Endpoint) reserve(p *peer, c *claim, take func(*claim) bool) error {
 		return ErrNoBuffer
 	}
 	return nil
-}
-
-func (h *Handler) prepared(l *Endpoint, rank, size int, b fabric.SendBuf) *Prepared {
-	return &Prepared{l: l, h: h, rank: rank, size: size, buf: b}
 }
 
 // Bytes is where the payload goes, until the end of the Prepared.
@@ -123,23 +120,25 @@ func (p *Prepared) out() outgoing {
 	return outgoing{kind: request, cat: medium, handler: p.h.index, payload: p.Bytes(), buf: &p.buf}
 }
 
-// ready is check, for a Prepared that must not have ended.
+// ready is admit, for a Prepared that must not have ended.
 func (p *Prepared) ready(ctx context.Context, args []uint64) error {
 	if p.over {
 		return ErrOver
 	}
-	if ctx != atOnce && ctx.Err() != nil {
+	if ctx != NoWait && ctx.Err() != nil {
 		return p.h.failed("commit", p.rank, context.Cause(ctx))
 	}
-	if p.v != nil {
-		return p.h.before(ctx, "commit", p.v, p.l, p.rank, &Payload{}, args)
-	}
-	return p.h.check("commit", p.l, p.rank, &Payload{}, args)
+	return p.h.admitTo(ctx, "commit", p.v, p.l, p.rank, &Payload{}, args)
 }
 
-// Commit sends the message like Post. Whatever it returns, the Prepared has ended.
+// Commit sends the message like Post. Whatever it returns, the Prepared has ended, but with
+// [NoWait]: then it is unchanged after an error.
 func (p *Prepared) Commit(ctx context.Context, args ...uint64) error {
-	if err := p.ready(ctx, args); err != nil {
+	err := p.ready(ctx, args)
+	if ctx == NoWait {
+		return p.commitNow(err, args)
+	}
+	if err != nil {
 		p.Cancel()
 		return err
 	}
@@ -150,22 +149,25 @@ func (p *Prepared) Commit(ctx context.Context, args ...uint64) error {
 	return p.h.postOut(ctx, p.l, p.rank, &o, args)
 }
 
-// TryCommit sends the message like TryPost. After an error the Prepared is what it was.
-func (p *Prepared) TryCommit(args ...uint64) error {
-	if err := p.ready(atOnce, args); err != nil {
+// TryCommit is Commit with [NoWait].
+//
+// Deprecated: Use Commit with [NoWait].
+func (p *Prepared) TryCommit(args ...uint64) error { return p.Commit(NoWait, args...) }
+
+// commitNow sends the message unless there is an error, or returns the obstacle.
+func (p *Prepared) commitNow(err error, args []uint64) error {
+	if err != nil {
 		return err
 	}
 	o := p.out()
-	if p.rank == p.l.core.cfg.Rank {
-		err := p.l.inbox.sendToSelf(&o, args)
-		if err == nil {
-			p.Cancel() // the buffer was not needed
-		}
+	if err = p.h.postNow(p.l, p.rank, &o, args); err != nil {
 		return err
 	}
-	err := p.l.emitter.trySend(p.l.core.known(p.rank), &o, args, nil)
-	p.over = err == nil
-	return err
+	if p.rank == p.l.core.cfg.Rank {
+		p.Cancel() // the buffer was not needed
+	}
+	p.over = true
+	return nil
 }
 
 // CommitCall sends the message and waits for the reply. Whatever it returns, the Prepared has
@@ -188,9 +190,7 @@ func (p *Prepared) CommitCall(ctx context.Context, args ...uint64) (r Reply, err
 		return Reply{}, p.h.failed("call", p.rank, err)
 	}
 	err = p.h.conclude(ctx, p.l, p.rank, w, &r)
-	if p.v != nil {
-		p.l.core.cfg.Fencer.Reply(p.v, p.rank, err)
-	}
+	p.l.ordered(p.v, p.rank, err)
 	return r, err
 }
 

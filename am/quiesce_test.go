@@ -29,7 +29,7 @@ func TestEndRequestsWaitsForAMessageBeingSent(t *testing.T) {
 	if err := errors.Join(<-sent, <-sealed); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.TryPost(l, 1); !errors.Is(err, ErrClosed) {
+	if err := h.Post(NoWait, l, 1); !errors.Is(err, ErrClosed) {
 		t.Errorf("a post afterwards: %v", err)
 	}
 }

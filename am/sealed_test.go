@@ -52,7 +52,7 @@ func TestEndRequestsRefusesWhoWaitsToSend(t *testing.T) {
 			}
 			_, later := echo.Call(ctx, l[0], 1)
 			self := echo.Post(ctx, l[0], 0)
-			for i, err := range []error{<-waits, later, self, echo.TryPost(l[0], 1), prepared.TryCommit(), prepared.Commit(ctx)} {
+			for i, err := range []error{<-waits, later, self, echo.Post(am.NoWait, l[0], 1), prepared.Commit(am.NoWait), prepared.Commit(ctx)} {
 				if !errors.Is(err, am.ErrClosed) {
 					t.Errorf("request %d: %v", i, err)
 				}

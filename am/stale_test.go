@@ -47,7 +47,7 @@ func TestACallThatHelpedFirstKnowsTheTime(t *testing.T) {
 		return nil
 	})
 	for posted := 0; posted < 2; { // rank 1 may not have looked for the credits yet
-		switch err := slow.TryPost(ls[1], 0); err {
+		switch err := slow.Post(am.NoWait, ls[1], 0); err {
 		case nil:
 			posted++
 		case am.ErrNoCredit:
@@ -71,7 +71,7 @@ func TestACallThatHelpedFirstKnowsTheTime(t *testing.T) {
 			all.Go(func() { _ = fast.Post(ctx, l, 0) })
 		}
 		time.Sleep(slowly / 10)
-		_ = fast.TryPost(ls[1], 0)
+		_ = fast.Post(am.NoWait, ls[1], 0)
 	})
 	waits := ls[0].Stats().Waits
 	if _, err := echo.Call(ctx, ls[0], 1); err != nil { // helps with the second, then leads

@@ -246,7 +246,7 @@ func (r *load) waver(ctx context.Context, s *sim.Rank, l *am.Endpoint, to int, i
 		if p, err = r.count.Prepare(ctx, l, to, 8); err != nil {
 			break
 		}
-		for err = p.TryCommit(i); errors.Is(err, am.ErrNoCredit) || errors.Is(err, am.ErrNotConnected) || errors.Is(err, am.ErrQueueFull); err = p.TryCommit(i) {
+		for err = p.Commit(am.NoWait, i); errors.Is(err, am.ErrNoCredit) || errors.Is(err, am.ErrNotConnected) || errors.Is(err, am.ErrQueueFull); err = p.Commit(am.NoWait, i) {
 			if s.Rand().IntN(20) == 0 {
 				p.Cancel()
 				return nil

@@ -56,9 +56,9 @@ func TestARequestNeedsAnEndpoint(t *testing.T) {
 		_, with := h.CallWith(ctx, v, 0, am.Medium(nil))
 		_, start := h.Start(ctx, v, 0, am.Payload{})
 		_, prepare := h.Prepare(ctx, v, 0, 8)
-		_, tryPrepare := h.TryPrepare(v, 0, 8)
+		_, tryPrepare := h.Prepare(am.NoWait, v, 0, 8)
 		for i, err := range []error{call, with, start, prepare, tryPrepare, h.Post(ctx, v, 0), h.PostWith(ctx, v, 0, am.Medium(nil)),
-			h.TryPost(v, 0), h.TryPostWith(v, 0, am.Medium(nil))} {
+			h.Post(am.NoWait, v, 0), h.PostWith(am.NoWait, v, 0, am.Medium(nil))} {
 			if !errors.Is(err, am.ErrNoEndpoint) {
 				t.Errorf("%s, request %d: %v", name, i, err)
 			}

@@ -92,3 +92,12 @@ func firstHost(list string) (string, error) {
 	}
 	return host.String(), nil
 }
+
+// firstSpecialStep: from here on SLURM_STEP_ID names no step of ranks: the batch script,
+// the shell of an interactive salloc (slurm.h, SLURM_INTERACTIVE_STEP and its neighbours).
+const firstSpecialStep = 0xfffffff0
+
+func inStep(env environment) bool {
+	id, err := strconv.ParseUint(env.get("SLURM_STEP_ID"), 10, 32)
+	return env.has("SLURM_STEP_ID") && (err != nil || id < firstSpecialStep)
+}

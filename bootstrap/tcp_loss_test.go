@@ -83,7 +83,7 @@ func TestTCPRankWhoseHelloIsOnItsWayDialsOnce(t *testing.T) {
 				if _, _, err := readFrame(s, maxHello); err == nil {
 					hellos.Add(1)
 					time.Sleep(4 * rvs[1].handshake)
-					_, _ = s.Write(append(finish(newFrame(frameWelcome, 0)), start{job: "test", localSize: 2}.encode()...))
+					_, _ = s.Write(append(finish(newFrame(frameWelcome, 0)), encodeFrame(frameStart, &start{job: "test", localSize: 2})...))
 					_, _, _ = readFrame(s, maxHello)
 				}
 			}()

@@ -18,7 +18,7 @@ extern "C" {
 /* ---- what can be configured at build time ---- */
 
 /* Of the layout below; two images share a table only if it is equal */
-#define IBC_MEM_VERSION 5u
+#define IBC_MEM_VERSION 6u
 #define IBC_MEM_SLOTS 16384u        /* watched ranges; 64 bytes each */
 /* Slots kept for the self-test, which must find room in a full table */
 #define IBC_MEM_SPARE 8u
@@ -69,16 +69,17 @@ struct ibc_mem_call {
 	int32_t err;
 	intptr_t result;
 	union {
-		struct { void *addr; size_t len; int prot, flags, fd; off_t off; } mmap;
+		intptr_t args[6]; /* of any call, in their order */
+		struct { void *addr; size_t len; intptr_t prot, flags, fd; off_t off; } mmap;
 		struct { void *addr; size_t len; } munmap;
-		struct { void *old; size_t old_len, new_len; int flags; void *to; } mremap;
-		struct { int id; const void *addr; int flags; } shmat;
+		struct { void *old; size_t old_len, new_len; intptr_t flags; void *to; } mremap;
+		struct { intptr_t id; const void *addr; intptr_t flags; } shmat;
 		struct { const void *addr; } shmdt;
 		struct { void *addr; } brk;
 		struct { intptr_t by; } sbrk;
-		struct { void *addr; size_t len; int advice; } madvise;
-		struct { int pidfd; const void *iov; size_t n; int advice; unsigned flags; } process_madvise;
-		struct { void *addr; size_t len; int prot; size_t pgoff; int flags; } remap;
+		struct { void *addr; size_t len; intptr_t advice; } madvise;
+		struct { intptr_t pidfd; const void *iov; size_t n; intptr_t advice, flags; } process_madvise;
+		struct { void *addr; size_t len; intptr_t prot; size_t pgoff; intptr_t flags; } remap;
 		struct ibc_mem_range vm; /* IBC_MEM_VM_MAPPED, IBC_MEM_VM_UNMAPPED: page-rounded */
 	} u;
 };
@@ -241,8 +242,7 @@ IBC_HIDDEN void ibc_mem_unprotect(struct ibc_mem *m, int id);
 /* ---- ibc_mem_log.c: needs no malloc ---- */
 
 enum { IBC_MEM_LOG_OFF, IBC_MEM_LOG_ERROR, IBC_MEM_LOG_WARN, IBC_MEM_LOG_INFO, IBC_MEM_LOG_DEBUG };
-IBC_HIDDEN void ibc_mem_log(struct ibc_mem *m, uint32_t level, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
+IBC_HIDDEN void ibc_mem_log(struct ibc_mem *m, uint32_t level, const char *text, const struct ibc_mem_range *r);
 
 /* ---- ibc_mem_reloc.c: the second way in, where symbols do not lead here ---- */
 
@@ -270,9 +270,7 @@ enum ibc_mem_try {
 	IBC_MEM_TRY_REMAP, IBC_MEM_TRY_GUARD, IBC_MEM_TRY_FREE, IBC_MEM_TRY_LIBC_BRK,
 };
 IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t what, int raw, int uffd, int own, void *target, int *err);
-IBC_HIDDEN uint32_t ibc_mem_seen(struct ibc_mem *m, uint32_t event);
-IBC_HIDDEN intptr_t ibc_mem_call(uint32_t event, int raw, const intptr_t *args, int *err);
-IBC_HIDDEN intptr_t ibc_mem_call_hook(struct ibc_mem *m, uint32_t event, const intptr_t *args, int *err);
+IBC_HIDDEN intptr_t ibc_mem_call(void *definition, uint32_t event, const intptr_t *args, int *err);
 IBC_HIDDEN void ibc_mem_cycles(struct ibc_mem *m, uint64_t n, int mapped, uint64_t *ns);
 IBC_HIDDEN void *ibc_mem_symbol(const char *name);
 

@@ -1,10 +1,16 @@
-/* The kernel, without the libc: hooks may be called while the libc is not ready, and must not be
- * hooked. */
+/* Words that two threads touch, and the kernel without the libc: hooks may be called while the libc
+ * is not ready, and must not be hooked. */
 #ifndef IBC_MEM_ARCH_H
 #define IBC_MEM_ARCH_H
 
 #include <stdint.h>
 #include <sys/syscall.h>
+#include <time.h>
+
+#define load(p) __atomic_load_n(&(p), __ATOMIC_SEQ_CST)
+#define store(p, v) __atomic_store_n(&(p), (v), __ATOMIC_SEQ_CST)
+#define add(p, v) __atomic_add_fetch(&(p), (v), __ATOMIC_SEQ_CST)
+#define cas(p, old, new) __atomic_compare_exchange_n(&(p), (old), (new), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 
 /* Returns the kernel's answer: the result, or -errno. */
 static inline long ibc_sys(long nr, long a, long b, long c, long d, long e, long f)
@@ -33,6 +39,15 @@ static inline long ibc_sys(long nr, long a, long b, long c, long d, long e, long
 }
 
 static inline int ibc_sys_failed(long ret) { return (unsigned long)ret >= (unsigned long)-4095L; }
+
+/* Not for hooks: it is the libc's. */
+static inline uint64_t ibc_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 
 /* Identifies a thread without thread-local storage. */
 static inline uint32_t ibc_thread_hint(void)

@@ -5,10 +5,6 @@
 #include <errno.h>
 #include <sys/mman.h>
 
-#define load(p) __atomic_load_n(&(p), __ATOMIC_SEQ_CST)
-#define store(p, v) __atomic_store_n(&(p), (v), __ATOMIC_SEQ_CST)
-#define cas(p, old, new) __atomic_compare_exchange_n(&(p), (old), (new), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
-
 IBC_HIDDEN void ibc_mem_lock_handlers(struct ibc_mem *m)
 {
 	while (__atomic_exchange_n(&m->handler_lock, 1, __ATOMIC_SEQ_CST))

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
+#include <sys/types.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -37,8 +38,7 @@ static void vm_event(struct ibc_mem *m, uint32_t event, struct ibc_mem_range r)
 {
 	count(m->stats.calls[event]);
 	if (unlikely(load(m->log_level) >= IBC_MEM_LOG_DEBUG))
-		ibc_mem_log(m, IBC_MEM_LOG_DEBUG, "%s [%#lx,%#lx)", event == IBC_MEM_VM_MAPPED ? "mapped" : "unmapped",
-			(unsigned long)r.lo, (unsigned long)r.hi);
+		ibc_mem_log(m, IBC_MEM_LOG_DEBUG, event == IBC_MEM_VM_MAPPED ? "mapped" : "unmapped", &r);
 	if (unlikely(load(m->handlers) != NULL)) {
 		struct ibc_mem_call vm = {.event = event, .u.vm = r};
 
@@ -122,6 +122,11 @@ static struct ibc_mem_range struck(const struct ibc_mem_plan *p, uint32_t i)
 	return p->everywhere ? (struct ibc_mem_range){0, UINT64_MAX} : p->gone[i];
 }
 
+static intptr_t call_next(const struct ibc_mem_call *c)
+{
+	return ibc_mem_call_at(c->raw ? NULL : load(ibc_mem_next[c->event]), c->event, c->u.args);
+}
+
 static void unmap(struct ibc_mem *m, struct ibc_mem_call *c, const struct ibc_mem_plan *p)
 {
 	uint32_t window[2];
@@ -145,7 +150,7 @@ static void unmap(struct ibc_mem *m, struct ibc_mem_call *c, const struct ibc_me
 		vm_event(m, IBC_MEM_VM_UNMAPPED, p->gone[i]);
 	}
 	stop(m, p, 1);
-	c->result = ibc_mem_call_next(c);
+	c->result = call_next(c);
 	stop(m, p, 2);
 	for (uint32_t i = 0; i < p->n; i++) {
 		if (order(m) == ORDER_SHIPPED)
@@ -170,7 +175,7 @@ static intptr_t run(struct ibc_mem_call *c)
 	struct ibc_mem_plan p;
 
 	if (unlikely(load(m->standby) | load(m->forked)))
-		return ibc_mem_call_next(c);
+		return call_next(c);
 	enter();
 	count(m->stats.calls[c->event]);
 	seen(m, c->event);
@@ -198,97 +203,27 @@ static intptr_t run(struct ibc_mem_call *c)
  * may be another image's; and as the target of the libc's patched text, where the kernel comes
  * next. */
 
-static void *enter_mmap(uint32_t raw, void *addr, size_t len, int prot, int flags, int fd, off_t off)
-{
-	struct ibc_mem_call c = {.event = IBC_MEM_MMAP, .raw = raw, .u.mmap = {addr, len, prot, flags, fd, off}};
+#define RUN(call, by_patch, ...) run(&(struct ibc_mem_call){.event = call, .raw = by_patch, .u.args = {__VA_ARGS__}})
 
-	return (void *)run(&c);
-}
-
-static int enter_munmap(uint32_t raw, void *addr, size_t len)
-{
-	struct ibc_mem_call c = {.event = IBC_MEM_MUNMAP, .raw = raw, .u.munmap = {addr, len}};
-
-	return (int)run(&c);
-}
-
-static void *enter_mremap(uint32_t raw, void *old, size_t old_len, size_t new_len, int flags, va_list more)
-{
-	struct ibc_mem_call c = {.event = IBC_MEM_MREMAP, .raw = raw, .u.mremap = {old, old_len, new_len, flags, NULL}};
-
-	if (flags & (MREMAP_FIXED | MREMAP_DONTUNMAP))
-		c.u.mremap.to = va_arg(more, void *);
-	return (void *)run(&c);
-}
-
-static void *enter_shmat(uint32_t raw, int id, const void *addr, int flags)
-{
-	struct ibc_mem_call c = {.event = IBC_MEM_SHMAT, .raw = raw, .u.shmat = {id, addr, flags}};
-
-	return (void *)run(&c);
-}
-
-static int enter_shmdt(uint32_t raw, const void *addr)
-{
-	struct ibc_mem_call c = {.event = IBC_MEM_SHMDT, .raw = raw, .u.shmdt = {addr}};
-
-	return (int)run(&c);
-}
-
-static int enter_brk(uint32_t raw, void *addr)
-{
-	struct ibc_mem_call c = {.event = IBC_MEM_BRK, .raw = raw, .u.brk = {addr}};
-
-	return (int)run(&c);
-}
-
-static void *enter_sbrk(uint32_t raw, intptr_t by)
-{
-	struct ibc_mem_call c = {.event = IBC_MEM_SBRK, .raw = raw, .u.sbrk = {by}};
-
-	return (void *)run(&c);
-}
-
-static int enter_madvise(uint32_t raw, void *addr, size_t len, int advice)
-{
-	struct ibc_mem_call c = {.event = IBC_MEM_MADVISE, .raw = raw, .u.madvise = {addr, len, advice}};
-
-	return (int)run(&c);
-}
-
-static ssize_t enter_process_madvise(uint32_t raw, int pidfd, const struct iovec *iov, size_t n,
-	int advice, unsigned flags)
-{
-	struct ibc_mem_call c = {.event = IBC_MEM_PROCESS_MADVISE, .raw = raw,
-		.u.process_madvise = {pidfd, iov, n, advice, flags}};
-
-	return run(&c);
-}
-
-static int enter_remap_file_pages(uint32_t raw, void *addr, size_t len, int prot, size_t pgoff, int flags)
-{
-	struct ibc_mem_call c = {.event = IBC_MEM_REMAP_FILE_PAGES, .raw = raw, .u.remap = {addr, len, prot, pgoff, flags}};
-
-	return (int)run(&c);
-}
-
-#define WAY_IN(ret, name, params, ...)                                        \
-	IBC_EXPORT ret name params { return enter_##name(0, __VA_ARGS__); }       \
-	static ret hook_##name params { return enter_##name(0, __VA_ARGS__); }    \
-	static ret patched_##name params { return enter_##name(1, __VA_ARGS__); } \
+#define WAY_IN(ret, name, call, params, ...)                                    \
+	IBC_EXPORT ret name params { return (ret)RUN(call, 0, __VA_ARGS__); }       \
+	static ret hook_##name params { return (ret)RUN(call, 0, __VA_ARGS__); }    \
+	static ret patched_##name params { return (ret)RUN(call, 1, __VA_ARGS__); } \
 	_Static_assert(1, "")
 
-WAY_IN(void *, mmap, (void *addr, size_t len, int prot, int flags, int fd, off_t off), addr, len, prot, flags, fd, off);
-WAY_IN(int, munmap, (void *addr, size_t len), addr, len);
-WAY_IN(void *, shmat, (int id, const void *addr, int flags), id, addr, flags);
-WAY_IN(int, shmdt, (const void *addr), addr);
-WAY_IN(int, brk, (void *addr), addr);
-WAY_IN(void *, sbrk, (intptr_t by), by);
-WAY_IN(int, madvise, (void *addr, size_t len, int advice), addr, len, advice);
-WAY_IN(ssize_t, process_madvise, (int pidfd, const struct iovec *iov, size_t n, int advice, unsigned flags), pidfd,
-	iov, n, advice, flags);
-WAY_IN(int, remap_file_pages, (void *addr, size_t len, int prot, size_t pgoff, int flags), addr, len,
-	prot, pgoff, flags);
+WAY_IN(void *, mmap, IBC_MEM_MMAP, (void *addr, size_t len, int prot, int flags, int fd, off_t off),
+	(intptr_t)addr, (intptr_t)len, prot, flags, fd, off);
+WAY_IN(int, munmap, IBC_MEM_MUNMAP, (void *addr, size_t len), (intptr_t)addr, (intptr_t)len);
+WAY_IN(void *, shmat, IBC_MEM_SHMAT, (int id, const void *addr, int flags), id, (intptr_t)addr, flags);
+WAY_IN(int, shmdt, IBC_MEM_SHMDT, (const void *addr), (intptr_t)addr);
+WAY_IN(int, brk, IBC_MEM_BRK, (void *addr), (intptr_t)addr);
+WAY_IN(void *, sbrk, IBC_MEM_SBRK, (intptr_t by), by);
+WAY_IN(int, madvise, IBC_MEM_MADVISE, (void *addr, size_t len, int advice), (intptr_t)addr, (intptr_t)len, advice);
+WAY_IN(ssize_t, process_madvise, IBC_MEM_PROCESS_MADVISE,
+	(int pidfd, const struct iovec *iov, size_t n, int advice, unsigned flags),
+	pidfd, (intptr_t)iov, (intptr_t)n, advice, (intptr_t)flags);
+WAY_IN(int, remap_file_pages, IBC_MEM_REMAP_FILE_PAGES, (void *addr, size_t len, int prot, size_t pgoff, int flags),
+	(intptr_t)addr, (intptr_t)len, prot, (intptr_t)pgoff, flags);
 
 /* On 64-bit systems the two are one. */
 IBC_EXPORT void *mmap64(void *addr, size_t len, int prot, int flags, int fd, off64_t off)
@@ -298,11 +233,13 @@ IBC_EXPORT void *mmap64(void *addr, size_t len, int prot, int flags, int fd, off
 	void *name(void *old, size_t old_len, size_t new_len, int flags, ...)          \
 	{                                                                              \
 		va_list more;                                                              \
-		void *ret;                                                                 \
+		intptr_t to = 0;                                                           \
 		va_start(more, flags);                                                     \
-		ret = enter_mremap(raw, old, old_len, new_len, flags, more);               \
+		if (flags & (MREMAP_FIXED | MREMAP_DONTUNMAP))                             \
+			to = (intptr_t)va_arg(more, void *);                                   \
 		va_end(more);                                                              \
-		return ret;                                                                \
+		return (void *)RUN(IBC_MEM_MREMAP, raw, (intptr_t)old, (intptr_t)old_len,  \
+			(intptr_t)new_len, flags, to);                                         \
 	}
 
 IBC_EXPORT MREMAP(mremap, 0)

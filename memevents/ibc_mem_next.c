@@ -3,7 +3,7 @@
 #include "ibc_mem_path.h"
 
 #include <errno.h>
-#include <sys/uio.h>
+#include <sys/types.h>
 
 IBC_HIDDEN void *ibc_mem_next[IBC_MEM_NATIVE];
 
@@ -42,79 +42,48 @@ static intptr_t kernel_sbrk(intptr_t by)
 }
 
 /* Straight to the kernel: there is no next definition, or it is not known yet. */
-static intptr_t kernel(const struct ibc_mem_call *c)
+static intptr_t kernel(uint32_t event, const intptr_t *a)
 {
-	switch (c->event) {
-	case IBC_MEM_MMAP:
-		return returned(ibc_sys(SYS_mmap, (long)c->u.mmap.addr, (long)c->u.mmap.len, c->u.mmap.prot, c->u.mmap.flags,
-			c->u.mmap.fd, c->u.mmap.off));
-	case IBC_MEM_MUNMAP:
-		return returned(ibc_sys(SYS_munmap, (long)c->u.munmap.addr, (long)c->u.munmap.len, 0, 0, 0, 0));
-	case IBC_MEM_MREMAP:
-		return returned(ibc_sys(SYS_mremap, (long)c->u.mremap.old, (long)c->u.mremap.old_len, (long)c->u.mremap.new_len,
-			c->u.mremap.flags, (long)c->u.mremap.to, 0));
-	case IBC_MEM_SHMAT:
-		return returned(ibc_sys(SYS_shmat, c->u.shmat.id, (long)c->u.shmat.addr, c->u.shmat.flags, 0, 0, 0));
-	case IBC_MEM_SHMDT:
-		return returned(ibc_sys(SYS_shmdt, (long)c->u.shmdt.addr, 0, 0, 0, 0, 0));
-	case IBC_MEM_BRK:
-		return kernel_brk((uintptr_t)c->u.brk.addr);
-	case IBC_MEM_SBRK:
-		return kernel_sbrk(c->u.sbrk.by);
-	case IBC_MEM_MADVISE:
-		return returned(ibc_sys(SYS_madvise, (long)c->u.madvise.addr, (long)c->u.madvise.len, c->u.madvise.advice, 0, 0, 0));
-	case IBC_MEM_PROCESS_MADVISE:
-		return returned(ibc_sys(SYS_process_madvise, c->u.process_madvise.pidfd, (long)c->u.process_madvise.iov,
-			(long)c->u.process_madvise.n, c->u.process_madvise.advice, (long)c->u.process_madvise.flags, 0));
-	case IBC_MEM_REMAP_FILE_PAGES:
-		return returned(ibc_sys(SYS_remap_file_pages, (long)c->u.remap.addr, (long)c->u.remap.len, c->u.remap.prot,
-			(long)c->u.remap.pgoff, c->u.remap.flags, 0));
-	}
-	return returned(-ENOSYS);
+	static const long nr[IBC_MEM_NATIVE] = {
+		[IBC_MEM_MMAP] = SYS_mmap, [IBC_MEM_MUNMAP] = SYS_munmap, [IBC_MEM_MREMAP] = SYS_mremap,
+		[IBC_MEM_SHMAT] = SYS_shmat, [IBC_MEM_SHMDT] = SYS_shmdt, [IBC_MEM_MADVISE] = SYS_madvise,
+		[IBC_MEM_PROCESS_MADVISE] = SYS_process_madvise, [IBC_MEM_REMAP_FILE_PAGES] = SYS_remap_file_pages,
+	};
+
+	if (event == IBC_MEM_BRK)
+		return kernel_brk((uint64_t)a[0]);
+	if (event == IBC_MEM_SBRK)
+		return kernel_sbrk(a[0]);
+	return returned(ibc_sys(nr[event], a[0], a[1], a[2], a[3], a[4], a[5]));
 }
 
-IBC_HIDDEN intptr_t ibc_mem_call_next(const struct ibc_mem_call *c)
+/* By a definition of the call; NULL: the kernel. */
+IBC_HIDDEN intptr_t ibc_mem_call_at(void *definition, uint32_t event, const intptr_t *a)
 {
 	union {
 		void *p;
-		void *(*mmap)(void *, size_t, int, int, int, off_t);
-		int (*munmap)(void *, size_t);
-		void *(*mremap)(void *, size_t, size_t, int, ...);
-		void *(*shmat)(int, const void *, int);
-		int (*shmdt)(const void *);
-		int (*brk)(void *);
-		void *(*sbrk)(intptr_t);
-		int (*madvise)(void *, size_t, int);
-		ssize_t (*process_madvise)(int, const struct iovec *, size_t, int, unsigned);
-		int (*remap)(void *, size_t, int, size_t, int);
-	} next = {.p = c->raw ? NULL : load(ibc_mem_next[c->event])};
+		intptr_t (*mmap)(intptr_t, intptr_t, int, int, int, off_t);
+		intptr_t (*mremap)(intptr_t, intptr_t, intptr_t, int, ...);
+		intptr_t (*shmat)(int, intptr_t, int);
+		intptr_t (*sbrk)(intptr_t);
+		ssize_t (*process_madvise)(int, intptr_t, intptr_t, int, unsigned);
+		/* munmap, shmdt, brk, madvise, remap_file_pages: both architectures pass them in registers */
+		int (*other)(intptr_t, intptr_t, intptr_t, intptr_t, intptr_t);
+	} f = {.p = definition};
 
-	if (!next.p)
-		return kernel(c);
-	switch (c->event) {
+	if (!f.p)
+		return kernel(event, a);
+	switch (event) {
 	case IBC_MEM_MMAP:
-		return (intptr_t)next.mmap(c->u.mmap.addr, c->u.mmap.len, c->u.mmap.prot, c->u.mmap.flags,
-			c->u.mmap.fd, c->u.mmap.off);
-	case IBC_MEM_MUNMAP:
-		return next.munmap(c->u.munmap.addr, c->u.munmap.len);
+		return f.mmap(a[0], a[1], (int)a[2], (int)a[3], (int)a[4], a[5]);
 	case IBC_MEM_MREMAP:
-		return (intptr_t)next.mremap(c->u.mremap.old, c->u.mremap.old_len, c->u.mremap.new_len,
-			c->u.mremap.flags, c->u.mremap.to);
+		return f.mremap(a[0], a[1], a[2], (int)a[3], a[4]);
 	case IBC_MEM_SHMAT:
-		return (intptr_t)next.shmat(c->u.shmat.id, c->u.shmat.addr, c->u.shmat.flags);
-	case IBC_MEM_SHMDT:
-		return next.shmdt(c->u.shmdt.addr);
-	case IBC_MEM_BRK:
-		return next.brk(c->u.brk.addr);
+		return f.shmat((int)a[0], a[1], (int)a[2]);
 	case IBC_MEM_SBRK:
-		return (intptr_t)next.sbrk(c->u.sbrk.by);
-	case IBC_MEM_MADVISE:
-		return next.madvise(c->u.madvise.addr, c->u.madvise.len, c->u.madvise.advice);
+		return f.sbrk(a[0]);
 	case IBC_MEM_PROCESS_MADVISE:
-		return next.process_madvise(c->u.process_madvise.pidfd, c->u.process_madvise.iov, c->u.process_madvise.n,
-			c->u.process_madvise.advice, c->u.process_madvise.flags);
-	case IBC_MEM_REMAP_FILE_PAGES:
-		return next.remap(c->u.remap.addr, c->u.remap.len, c->u.remap.prot, c->u.remap.pgoff, c->u.remap.flags);
+		return f.process_madvise((int)a[0], a[1], a[2], (int)a[3], (unsigned)a[4]);
 	}
-	return kernel(c);
+	return f.other(a[0], a[1], a[2], a[3], a[4]);
 }

@@ -12,11 +12,7 @@
 #include "ibc_mem.h"
 #include "ibc_mem_arch.h"
 
-#define load(p) __atomic_load_n(&(p), __ATOMIC_SEQ_CST)
-#define store(p, v) __atomic_store_n(&(p), (v), __ATOMIC_SEQ_CST)
-#define add(p, v) __atomic_add_fetch(&(p), (v), __ATOMIC_SEQ_CST)
 #define count(p) ((void)__atomic_add_fetch(&(p), 1, __ATOMIC_RELAXED))
-#define cas(p, old, new) __atomic_compare_exchange_n(&(p), (old), (new), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
@@ -36,7 +32,7 @@ IBC_HIDDEN struct ibc_mem_range ibc_mem_brought(struct ibc_mem *m, const struct 
 	const struct ibc_mem_plan *p);
 
 /* ibc_mem_next.c */
-IBC_HIDDEN intptr_t ibc_mem_call_next(const struct ibc_mem_call *c);
+IBC_HIDDEN intptr_t ibc_mem_call_at(void *definition, uint32_t event, const intptr_t *args);
 IBC_HIDDEN uint64_t ibc_mem_libc_brk(void); /* from where its sbrk counts */
 static inline uint64_t ibc_raw_brk(void) { return (uint64_t)ibc_sys(SYS_brk, 0, 0, 0, 0, 0, 0); }
 

@@ -318,9 +318,12 @@ static void after_dlopen(const char *file)
 	struct walk w = repatch(0);
 	int changed = __atomic_exchange_n(&known_left, w.left, __ATOMIC_SEQ_CST) != w.left;
 
-	if (w.err)
-		ibc_mem_log(m, IBC_MEM_LOG_WARN, "relocations of %s could not be changed: errno %d",
-			file ? file : "the program", w.err);
+	if (w.err) {
+		char text[200];
+
+		snprintf(text, sizeof text, "relocations of %.120s could not be changed: errno %d", file ? file : "the program", w.err);
+		ibc_mem_log(m, IBC_MEM_LOG_WARN, text, NULL);
+	}
 	if (changed)
 		__atomic_store_n(&m->doubt, 1, __ATOMIC_SEQ_CST);
 	if (w.n || changed) {

@@ -1,8 +1,7 @@
 /* The self-test: real calls, made as any other library would make them, on ranges that are watched
  * like any other. What counts is that the entry went stale and that this thread's call came by.
  * Also the way by which Go makes such calls on purpose (ibc_mem_call). */
-#include "ibc_mem.h"
-#include "ibc_mem_arch.h"
+#include "ibc_mem_path.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -11,15 +10,11 @@
 #include <sys/ipc.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
-#include <time.h>
 #include <unistd.h>
-
-#define load(p) __atomic_load_n(&(p), __ATOMIC_SEQ_CST)
-#define store(p, v) __atomic_store_n(&(p), (v), __ATOMIC_SEQ_CST)
 
 /* The definition that a library loaded now would be bound to. RTLD_DEFAULT would begin with this
  * image if it was linked with -Bsymbolic, as Go's C libraries are. */
-static void *symbol(const char *name)
+IBC_HIDDEN void *ibc_mem_symbol(const char *name)
 {
 	static void *program;
 
@@ -28,69 +23,13 @@ static void *symbol(const char *name)
 	return dlsym(program, name);
 }
 
-/* ---- a call by number, through the symbol or straight to the kernel ---- */
-
-static intptr_t failed_with(intptr_t ret, int *err)
+/* By a definition of the call; NULL: the kernel. */
+IBC_HIDDEN intptr_t ibc_mem_call(void *definition, uint32_t event, const intptr_t *a, int *err)
 {
+	intptr_t ret = ibc_mem_call_at(definition, event, a);
+
 	*err = ret == -1 ? errno : 0;
 	return ret;
-}
-
-static intptr_t raw_call(uint32_t event, const intptr_t *a, int *err)
-{
-	static const long nr[IBC_MEM_NATIVE] = {
-		[IBC_MEM_MMAP] = SYS_mmap, [IBC_MEM_MUNMAP] = SYS_munmap, [IBC_MEM_MREMAP] = SYS_mremap,
-		[IBC_MEM_SHMAT] = SYS_shmat, [IBC_MEM_SHMDT] = SYS_shmdt, [IBC_MEM_BRK] = SYS_brk, [IBC_MEM_SBRK] = -1,
-		[IBC_MEM_MADVISE] = SYS_madvise, [IBC_MEM_PROCESS_MADVISE] = SYS_process_madvise,
-		[IBC_MEM_REMAP_FILE_PAGES] = SYS_remap_file_pages,
-	};
-	long ret = ibc_sys(nr[event], a[0], a[1], a[2], a[3], a[4], a[5]);
-
-	*err = ibc_sys_failed(ret) ? (int)-ret : 0;
-	return *err ? -1 : ret;
-}
-
-/* Through a definition of the call. */
-static intptr_t call_at(void *definition, uint32_t event, const intptr_t *a, int *err)
-{
-	union {
-		void *p;
-		void *(*six)(intptr_t, intptr_t, int, int, int, off_t);
-		void *(*mremap)(intptr_t, intptr_t, intptr_t, int, ...);
-		void *(*shmat)(int, intptr_t, int);
-		void *(*sbrk)(intptr_t);
-		int (*plain)(intptr_t, intptr_t, intptr_t, intptr_t, intptr_t);
-		ssize_t (*process_madvise)(int, intptr_t, intptr_t, int, unsigned);
-	} f = {.p = definition};
-
-	if (!f.p) {
-		*err = ENOSYS;
-		return -1;
-	}
-	switch (event) {
-	case IBC_MEM_MMAP:
-		return failed_with((intptr_t)f.six(a[0], a[1], (int)a[2], (int)a[3], (int)a[4], a[5]), err);
-	case IBC_MEM_MREMAP:
-		return failed_with((intptr_t)f.mremap(a[0], a[1], a[2], (int)a[3], a[4]), err);
-	case IBC_MEM_SHMAT:
-		return failed_with((intptr_t)f.shmat((int)a[0], a[1], (int)a[2]), err);
-	case IBC_MEM_SBRK:
-		return failed_with((intptr_t)f.sbrk(a[0]), err);
-	case IBC_MEM_PROCESS_MADVISE:
-		return failed_with(f.process_madvise((int)a[0], a[1], a[2], (int)a[3], (unsigned)a[4]), err);
-	}
-	return failed_with(f.plain(a[0], a[1], a[2], a[3], a[4]), err);
-}
-
-IBC_HIDDEN intptr_t ibc_mem_call(uint32_t event, int raw, const intptr_t *a, int *err)
-{
-	return raw ? raw_call(event, a, err) : call_at(symbol(ibc_mem_name[event]), event, a, err);
-}
-
-/* Through the hook itself, which is seen also where symbols lead elsewhere. */
-IBC_HIDDEN intptr_t ibc_mem_call_hook(struct ibc_mem *m, uint32_t event, const intptr_t *a, int *err)
-{
-	return call_at(m->hook[event], event, a, err);
 }
 
 /* ---- the tests ---- */
@@ -105,7 +44,7 @@ struct trial {
 };
 
 /* 0: the kernel maps nothing more. */
-static uintptr_t map_as(struct trial *t, size_t len, int flags)
+static uintptr_t map(struct trial *t, size_t len, int flags)
 {
 	long p = ibc_sys(SYS_mmap, 0, (long)len, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
 
@@ -118,20 +57,19 @@ static uintptr_t map_as(struct trial *t, size_t len, int flags)
 	return (uintptr_t)p;
 }
 
-static uintptr_t map(struct trial *t) { return map_as(t, t->page, MAP_PRIVATE); }
-
 static void unmap(uintptr_t at, size_t len) { ibc_sys(SYS_munmap, (long)at, (long)len, 0, 0, 0, 0); }
 
-static intptr_t call(struct trial *t, uint32_t event, intptr_t a, intptr_t b, intptr_t c, intptr_t d,
-	intptr_t e, intptr_t f)
+static intptr_t call(struct trial *t, uint32_t event, intptr_t a, intptr_t b, intptr_t c, intptr_t d, intptr_t e)
 {
-	intptr_t args[6] = {a, b, c, d, e, f};
+	intptr_t args[6] = {a, b, c, d, e, 0};
+	void *f = t->target;
 
-	if (t->target)
-		return call_at(t->target, event, args, &t->err);
-	if (t->own)
-		return call_at(ibc_mem_hook[event], event, args, &t->err);
-	return ibc_mem_call(event, t->raw, args, &t->err);
+	if (!t->raw && !f)
+		f = t->own ? ibc_mem_hook[event] : ibc_mem_symbol(ibc_mem_name[event]);
+	if (t->raw || f)
+		return ibc_mem_call(f, event, args, &t->err);
+	t->err = ENOSYS;
+	return -1;
 }
 
 /* Watches a range; -1 if it cannot be. The range is the test's own, so other changes do not
@@ -170,38 +108,30 @@ static int noticed(struct trial *t, int64_t slot)
 	return stale;
 }
 
-static int try_munmap(struct trial *t)
+/* Whether the call, of which the rest of the arguments is given, is noticed on the first page of a
+ * mapping. */
+static int try_change(struct trial *t, uint32_t event, size_t len, int flags, intptr_t c, intptr_t d, intptr_t e)
 {
-	uintptr_t p = map(t);
-	int64_t slot;
-
-	if (!p)
-		return 0;
-	slot = watch(t, p, t->page);
-	call(t, IBC_MEM_MUNMAP, (intptr_t)p, (intptr_t)t->page, 0, 0, 0, 0);
-	return noticed(t, slot);
-}
-
-static int try_mmap(struct trial *t)
-{
-	uintptr_t p = map(t);
+	uintptr_t p = map(t, len, flags);
 	int64_t slot;
 	int ok;
 
 	if (!p)
 		return 0;
+	*(volatile char *)p = 1;
 	slot = watch(t, p, t->page);
-	call(t, IBC_MEM_MMAP, (intptr_t)p, (intptr_t)t->page, PROT_READ | PROT_WRITE,
-		MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	call(t, event, (intptr_t)p, (intptr_t)t->page, c, d, e);
 	ok = noticed(t, slot);
-	unmap(p, t->page);
+	ibc_mem_uffd_settled(t->m, p, p + t->page);
+	if (event != IBC_MEM_MUNMAP) /* the addresses may be another thread's by now */
+		unmap(p, len);
 	return ok;
 }
 
 /* From p to q, over the mapping there: both must be noticed. */
 static int try_mremap(struct trial *t)
 {
-	uintptr_t p = map(t), q = p ? map(t) : 0;
+	uintptr_t p = map(t, t->page, MAP_PRIVATE), q = p ? map(t, t->page, MAP_PRIVATE) : 0;
 	int64_t from, to;
 	int ok;
 
@@ -213,35 +143,18 @@ static int try_mremap(struct trial *t)
 	from = watch(t, p, t->page);
 	to = watch(t, q, t->page);
 	call(t, IBC_MEM_MREMAP, (intptr_t)p, (intptr_t)t->page, (intptr_t)t->page,
-		MREMAP_MAYMOVE | MREMAP_FIXED, (intptr_t)q, 0);
+		MREMAP_MAYMOVE | MREMAP_FIXED, (intptr_t)q);
 	ok = noticed(t, from);
 	ok &= noticed(t, to);
 	unmap(q, t->page);
 	return ok;
 }
 
-static int try_advice(struct trial *t, int advice)
-{
-	uintptr_t p = map(t);
-	int64_t slot;
-	int ok;
-
-	if (!p)
-		return 0;
-	*(volatile char *)p = 1;
-	slot = watch(t, p, t->page);
-	call(t, IBC_MEM_MADVISE, (intptr_t)p, (intptr_t)t->page, advice, 0, 0, 0);
-	ok = noticed(t, slot);
-	ibc_mem_uffd_settled(t->m, p, p + t->page);
-	unmap(p, t->page);
-	return ok;
-}
-
 /* The break is malloc's: it is only read, and an impossible one refused. */
 static int try_brk(struct trial *t)
 {
-	call(t, IBC_MEM_SBRK, 0, 0, 0, 0, 0, 0);
-	call(t, IBC_MEM_BRK, -1, 0, 0, 0, 0, 0);
+	call(t, IBC_MEM_SBRK, 0, 0, 0, 0, 0);
+	call(t, IBC_MEM_BRK, -1, 0, 0, 0, 0);
 	return load(t->m->test_seen[IBC_MEM_SBRK]) && load(t->m->test_seen[IBC_MEM_BRK]);
 }
 
@@ -255,31 +168,15 @@ static int try_shm(struct trial *t)
 		t->err = errno;
 		return 0;
 	}
-	p = call(t, IBC_MEM_SHMAT, id, 0, 0, 0, 0, 0);
+	p = call(t, IBC_MEM_SHMAT, id, 0, 0, 0, 0);
 	slot = p == -1 ? -1 : watch(t, (uintptr_t)p, t->page);
-	again = call(t, IBC_MEM_SHMAT, id, p, SHM_REMAP, 0, 0, 0);
+	again = call(t, IBC_MEM_SHMAT, id, p, SHM_REMAP, 0, 0);
 	ok = again == p && noticed(t, slot);
 	slot = p == -1 ? -1 : watch(t, (uintptr_t)p, t->page);
 	if (p != -1)
-		call(t, IBC_MEM_SHMDT, p, 0, 0, 0, 0, 0);
+		call(t, IBC_MEM_SHMDT, p, 0, 0, 0, 0);
 	ok &= noticed(t, slot);
 	shmctl(id, IPC_RMID, NULL);
-	return ok;
-}
-
-/* The second page of a shared mapping comes to stand in the place of the first. */
-static int try_remap(struct trial *t)
-{
-	uintptr_t p = map_as(t, 2 * t->page, MAP_SHARED);
-	int64_t slot;
-	int ok;
-
-	if (!p)
-		return 0;
-	slot = watch(t, p, t->page);
-	call(t, IBC_MEM_REMAP_FILE_PAGES, (intptr_t)p, (intptr_t)t->page, 0, 1, 0, 0);
-	ok = noticed(t, slot);
-	unmap(p, 2 * t->page);
 	return ok;
 }
 
@@ -344,14 +241,19 @@ IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t what, int raw, int uffd, 
 		store(m->test_seen[i], 0);
 	store(m->test_tid, (uint32_t)ibc_sys(SYS_gettid, 0, 0, 0, 0, 0, 0));
 	switch (what) {
-	case IBC_MEM_TRY_MUNMAP: ok = try_munmap(&t); break;
-	case IBC_MEM_TRY_MMAP: ok = try_mmap(&t); break;
+	case IBC_MEM_TRY_MUNMAP: ok = try_change(&t, IBC_MEM_MUNMAP, t.page, MAP_PRIVATE, 0, 0, 0); break;
+	case IBC_MEM_TRY_MMAP:
+		ok = try_change(&t, IBC_MEM_MMAP, t.page, MAP_PRIVATE, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
+		break;
 	case IBC_MEM_TRY_MREMAP: ok = try_mremap(&t); break;
-	case IBC_MEM_TRY_MADVISE: ok = try_advice(&t, MADV_DONTNEED); break;
+	case IBC_MEM_TRY_MADVISE: ok = try_change(&t, IBC_MEM_MADVISE, t.page, MAP_PRIVATE, MADV_DONTNEED, 0, 0); break;
 	case IBC_MEM_TRY_BRK: ok = try_brk(&t); break;
 	case IBC_MEM_TRY_SHM: ok = try_shm(&t); break;
-	case IBC_MEM_TRY_REMAP: ok = try_remap(&t); break;
-	case IBC_MEM_TRY_GUARD: ok = try_advice(&t, GUARD_INSTALL); break;
+	case IBC_MEM_TRY_REMAP: /* the second page comes to stand in the place of the first */
+		ok = try_change(&t, IBC_MEM_REMAP_FILE_PAGES, 2 * t.page, MAP_SHARED, 0, 1, 0);
+		break;
+	case IBC_MEM_TRY_GUARD: ok = try_change(&t, IBC_MEM_MADVISE, t.page, MAP_PRIVATE, GUARD_INSTALL, 0, 0); break;
 	case IBC_MEM_TRY_FREE: ok = try_free(&t); break;
 	case IBC_MEM_TRY_LIBC_BRK: ok = try_libc_brk(&t); break;
 	}
@@ -361,71 +263,44 @@ IBC_HIDDEN int ibc_mem_try(struct ibc_mem *m, uint32_t what, int raw, int uffd, 
 	return ok;
 }
 
-IBC_HIDDEN uint32_t ibc_mem_seen(struct ibc_mem *m, uint32_t event) { return load(m->test_seen[event]); }
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* ---- what listening costs ---- */
-
-struct calls {
-	void *(*map)(void *, size_t, int, int, int, off_t);
-	int (*unmap)(void *, size_t);
-};
-
-static void *raw_map(void *at, size_t len, int prot, int flags, int fd, off_t offset)
-{
-	return (void *)ibc_sys(SYS_mmap, (long)at, (long)len, prot, flags, fd, offset);
-}
-
-static int raw_unmap(void *at, size_t len) { return (int)ibc_sys(SYS_munmap, (long)at, (long)len, 0, 0, 0, 0); }
 
 /* Nanoseconds of n cycles: a page is mapped, written to and unmapped, or, with nothing at 'at',
  * only unmapped. */
-static uint64_t cycles(const struct calls *c, uint64_t n, size_t page, void *at)
+static uint64_t cycles(void *map_by, void *unmap_by, uint64_t n, size_t page, uintptr_t at)
 {
-	uint64_t begin = now_ns();
+	const intptr_t args[6] = {0, (intptr_t)page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0};
+	uint64_t begin = ibc_now_ns();
 
 	for (uint64_t i = 0; i < n; i++) {
-		char *p = at;
+		intptr_t p = (intptr_t)at;
 
 		if (!p) {
-			p = c->map(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-			if ((uintptr_t)p >= (uintptr_t)-4095)
+			p = ibc_mem_call_at(map_by, IBC_MEM_MMAP, args);
+			if (p == -1)
 				break;
-			*p = 1;
+			*(volatile char *)p = 1;
 		}
-		c->unmap(p, page);
+		ibc_mem_call_at(unmap_by, IBC_MEM_MUNMAP, (intptr_t[6]){p, (intptr_t)page});
 	}
-	return now_ns() - begin;
+	return ibc_now_ns() - begin;
 }
 
 /* n cycles in turns of 64 through the symbols and straight to the kernel, so that both see the same
  * weather; ns[0] and ns[1] are what they took. */
 IBC_HIDDEN void ibc_mem_cycles(struct ibc_mem *m, uint64_t n, int mapped, uint64_t *ns)
 {
-	union { void *p; void *(*map)(void *, size_t, int, int, int, off_t); int (*unmap)(void *, size_t); } f[2] = {
-		{.p = symbol("mmap")}, {.p = symbol("munmap")},
-	};
-	const struct calls hooked = {f[0].map, f[1].unmap}, raw = {raw_map, raw_unmap};
+	void *map_by = ibc_mem_symbol("mmap"), *unmap_by = ibc_mem_symbol("munmap");
 	size_t page = load(m->page);
 	/* Where nothing is: the second page, below vm.mmap_min_addr. A hole elsewhere may be another
 	 * thread's memory by the time it is unmapped. */
-	void *at = mapped ? NULL : (void *)page;
+	uintptr_t at = mapped ? 0 : page;
 
 	for (uint64_t left = n; left;) {
 		uint64_t turn = left < 64 ? left : 64;
 
-		ns[0] += cycles(&hooked, turn, page, at);
-		ns[1] += cycles(&raw, turn, page, at);
+		ns[0] += cycles(map_by, unmap_by, turn, page, at);
+		ns[1] += cycles(NULL, NULL, turn, page, at);
 		left -= turn;
 	}
 }
-
-/* symbol, for Go. */
-IBC_HIDDEN void *ibc_mem_symbol(const char *name) { return symbol(name); }

@@ -1,15 +1,11 @@
 /* Claiming and retiring entries. These take a lock, among themselves only: no hook ever waits for
  * it. */
 #include "ibc_mem.h"
+#include "ibc_mem_arch.h"
 
 #include <pthread.h>
 #include <string.h>
 #include <time.h>
-
-#define load(p) __atomic_load_n(&(p), __ATOMIC_SEQ_CST)
-#define store(p, v) __atomic_store_n(&(p), (v), __ATOMIC_SEQ_CST)
-#define add(p, v) __atomic_add_fetch(&(p), (v), __ATOMIC_SEQ_CST)
-#define cas(p, old, new) __atomic_compare_exchange_n(&(p), (old), (new), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 
 /* Part of the table, so that two images that share it share the lock. */
 static void lock(struct ibc_mem *m) { pthread_mutex_lock((pthread_mutex_t *)m->lock); }
@@ -128,14 +124,6 @@ static struct ibc_mem_entry *unused(struct ibc_mem *m, uint32_t watcher)
 	return e;
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* Is any part of the range changing right now, as far as is known? A gate that is odd means that
  * somewhere something is, and not that an entry could be missed: the reader announces (linger) the
  * change that it is about to deal with before it looks for entries. */
@@ -160,7 +148,7 @@ IBC_HIDDEN int ibc_mem_changing(struct ibc_mem *m, uint64_t lo, uint64_t hi, int
 	for (uint32_t i = 0; i < IBC_MEM_LINGER; i++) {
 		uint64_t until = load(m->linger[i].until_ns);
 
-		if (until && load(m->linger[i].lo) < hi && load(m->linger[i].hi) > lo && now_ns() < until)
+		if (until && load(m->linger[i].lo) < hi && load(m->linger[i].hi) > lo && ibc_now_ns() < until)
 			return 1;
 	}
 	return 0;

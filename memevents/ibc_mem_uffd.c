@@ -30,11 +30,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define load(p) __atomic_load_n(&(p), __ATOMIC_SEQ_CST)
-#define store(p, v) __atomic_store_n(&(p), (v), __ATOMIC_SEQ_CST)
-#define add(p, v) __atomic_add_fetch(&(p), (v), __ATOMIC_SEQ_CST)
-#define cas(p, old, new) __atomic_compare_exchange_n(&(p), (old), (new), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
-
 /* The kernel's remaining work takes microseconds; this allows for a thread that is not run */
 #define LINGER_NS 1000000000u
 
@@ -58,14 +53,6 @@
 
 /* ---- the reader ---- */
 
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* How much larger slot l becomes by taking in the range; nothing if it is no longer needed. */
 static uint64_t growth(const struct ibc_mem_linger *l, uint64_t now, uint64_t lo, uint64_t hi)
 {
@@ -79,7 +66,7 @@ static uint64_t growth(const struct ibc_mem_linger *l, uint64_t now, uint64_t lo
 static void linger(struct ibc_mem *m, uint64_t lo, uint64_t hi)
 {
 	struct ibc_mem_linger *best = &m->linger[0];
-	uint64_t now = now_ns();
+	uint64_t now = ibc_now_ns();
 
 	for (uint32_t i = 1; i < IBC_MEM_LINGER; i++)
 		if (growth(&m->linger[i], now, lo, hi) < growth(best, now, lo, hi))
@@ -158,7 +145,7 @@ static void lost(struct ibc_mem *m, int fd)
 	/* The reader does not wait, for a full pipe neither */
 	if (poll(&err, 1, 0) == 1 && (err.revents & POLLOUT))
 		ibc_mem_log(m, IBC_MEM_LOG_ERROR,
-			"the program has closed the descriptor of userfaultfd: nothing is cached any more that needs it");
+			"the program has closed the descriptor of userfaultfd: nothing is cached any more that needs it", NULL);
 }
 
 static void *reader(void *arg)

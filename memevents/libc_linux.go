@@ -5,8 +5,8 @@ package memevents
 /*
 #include "ibc_mem.h"
 #include <sys/mman.h>
-#cgo noescape ibc_mem_call_hook
-#cgo nocallback ibc_mem_call_hook
+#cgo noescape ibc_mem_call
+#cgo nocallback ibc_mem_call
 #cgo noescape ibc_mem_cycles
 #cgo nocallback ibc_mem_cycles
 */
@@ -42,7 +42,7 @@ func Unmap(p unsafe.Pointer, n uintptr) error {
 // hookCall makes a call through the hook of the table that counts, wherever the symbols lead.
 func hookCall(event C.uint32_t, args [6]C.intptr_t) (C.intptr_t, syscall.Errno) {
 	var err C.int
-	ret := C.ibc_mem_call_hook(table(), event, &args[0], &err)
+	ret := C.ibc_mem_call(table().hook[event], event, &args[0], &err)
 	return ret, syscall.Errno(err)
 }
 

@@ -66,7 +66,8 @@ type Config struct {
 	// Buffers is how many bytes are going to be pinned beside it.
 	Buffers uint64
 
-	host host // the machine, unless a test puts another in its place
+	host    host // the machine, unless a test puts another in its place
+	noRaise bool // RLIMIT_MEMLOCK stays as it is
 }
 
 // extent is what a Config comes to once the page size is known. All in bytes.

@@ -1,11 +1,9 @@
 package segment
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -18,31 +16,30 @@ import (
 // tests.
 type machine struct{ root string }
 
-func (m machine) limits() (limits, error) {
-	var l limits
-	for _, r := range []struct {
-		which      int
-		soft, hard *uint64
-	}{
-		{unix.RLIMIT_MEMLOCK, &l.memlock, &l.memlockHard},
-		{unix.RLIMIT_AS, &l.addressSpace, nil},
-		{unix.RLIMIT_DATA, &l.data, nil},
-		{unix.RLIMIT_FSIZE, &l.fileSize, nil},
-	} {
-		var lim unix.Rlimit
-		if err := unix.Getrlimit(r.which, &lim); err != nil {
-			lim = unix.Rlimit{Cur: unlimited, Max: unlimited}
-		}
-		*r.soft = lim.Cur // RLIM_INFINITY is unlimited: both are all ones
-		if r.hard != nil {
-			*r.hard = lim.Max
-		}
-	}
-	l.machine = m.name()
+func (m machine) files() sysinfo.Root { return sysinfo.Root{FS: os.DirFS(m.root + "/")} }
+
+func (m machine) limits() limits {
+	memlock := rlimit(unix.RLIMIT_MEMLOCK)
+	l := limits{memlock: memlock.Cur, memlockHard: memlock.Max, addressSpace: rlimit(unix.RLIMIT_AS).Cur,
+		data: rlimit(unix.RLIMIT_DATA).Cur, fileSize: rlimit(unix.RLIMIT_FSIZE).Cur, machine: m.name()}
 	m.readMeminfo(&l)
-	m.readStatus(&l)
+	v := m.files().Table("/proc/thread-self/status") // proc_pid_status(5)
+	l.mapped, l.dataUsed = sysinfo.KB(v["VmSize"]), sysinfo.KB(v["VmData"])
+	// Registered memory is counted as pinned, not as locked, and compared with
+	// RLIMIT_MEMLOCK on its own (kernel drivers/infiniband/core/umem.c, ib_umem_get).
+	l.pinned = sysinfo.KB(v["VmPin"])
+	l.ipcLock = m.files().Capabilities().LocksAll()
 	l.cgroups = m.cgroups()
-	return l, nil
+	return l
+}
+
+// rlimit is a limit of the process. RLIM_INFINITY is unlimited: both are all ones.
+func rlimit(which int) unix.Rlimit {
+	var lim unix.Rlimit
+	if unix.Getrlimit(which, &lim) != nil {
+		return unix.Rlimit{Cur: unlimited, Max: unlimited}
+	}
+	return lim
 }
 
 // raiseMemlock raises the soft limit of the whole process to the hard one.
@@ -52,69 +49,27 @@ func (machine) raiseMemlock(hard uint64) error {
 
 // readMeminfo reads the machine's memory (proc_meminfo(5)).
 func (m machine) readMeminfo(l *limits) {
-	v := m.table("/proc/meminfo")
+	v := m.files().Table("/proc/meminfo")
+	pages := func(name string) uint64 {
+		n, _ := strconv.ParseUint(v[name], 10, 64)
+		return n
+	}
 	l.available, l.commitLeft = unlimited, unlimited
 	if avail, ok := v["MemAvailable"]; ok {
-		l.available = avail
+		l.available = sysinfo.KB(avail)
 	}
-	l.hugePage = v["Hugepagesize"]
+	l.hugePage = sysinfo.KB(v["Hugepagesize"])
 	// Reserved pages belong to mappings that have not touched them yet.
-	l.hugeFree = left(v["HugePages_Free"], v["HugePages_Rsvd"]) * l.hugePage
-	mode, err := os.ReadFile(m.root + "/proc/sys/vm/overcommit_memory")
-	if limit, ok := v["CommitLimit"]; ok && err == nil && string(bytes.TrimSpace(mode)) == "2" {
-		l.commitLeft = left(limit, v["Committed_AS"])
+	l.hugeFree = left(pages("HugePages_Free"), pages("HugePages_Rsvd")) * l.hugePage
+	if limit, ok := v["CommitLimit"]; ok && m.files().Text("/proc/sys/vm/overcommit_memory") == "2" {
+		l.commitLeft = left(sysinfo.KB(limit), sysinfo.KB(v["Committed_AS"]))
 	}
-}
-
-// readStatus reads the memory that the process uses already (proc_pid_status(5)).
-func (m machine) readStatus(l *limits) {
-	v := m.table("/proc/thread-self/status")
-	l.mapped, l.dataUsed = v["VmSize"], v["VmData"]
-	// Registered memory is counted as pinned, not as locked, and compared with
-	// RLIMIT_MEMLOCK on its own (kernel drivers/infiniband/core/umem.c, ib_umem_get).
-	l.pinned = v["VmPin"]
-	l.ipcLock = v["CapEff"]>>unix.CAP_IPC_LOCK&1 == 1 && m.initialUserNamespace()
-}
-
-// initialUserNamespace reports whether capabilities count for capable() in the
-// kernel: capabilities of another user namespace do not lift RLIMIT_MEMLOCK.
-func (m machine) initialUserNamespace() bool {
-	b, err := os.ReadFile(m.root + "/proc/self/uid_map")
-	f := strings.Fields(string(b))
-	return err != nil || len(f) == 3 && f[0] == "0" && f[1] == "0" && f[2] == "4294967295"
-}
-
-// table reads lines "Name:  figure [kB]" into bytes. Cap lines are hexadecimal. Of a file that
-// cannot be read it has none.
-func (m machine) table(name string) map[string]uint64 {
-	b, _ := os.ReadFile(m.root + name)
-	v := map[string]uint64{}
-	for line := range strings.Lines(string(b)) {
-		key, rest, _ := strings.Cut(line, ":")
-		f := strings.Fields(rest)
-		if len(f) == 0 {
-			continue
-		}
-		base := 10
-		if strings.HasPrefix(key, "Cap") {
-			base = 16
-		}
-		n, err := strconv.ParseUint(f[0], base, 64)
-		if err != nil {
-			continue // a line of text
-		}
-		if len(f) > 1 && f[1] == "kB" {
-			n *= 1024
-		}
-		v[key] = n
-	}
-	return v
 }
 
 // cgroups returns the memory limits that are set, from the process's own
 // cgroup up to the root that this mount namespace sees.
 func (m machine) cgroups() (set []cgroupLimit) {
-	for _, l := range (sysinfo.Root{FS: os.DirFS(m.root + "/")}).MemoryLimits() {
+	for _, l := range m.files().MemoryLimits() {
 		set = append(set, cgroupLimit{l.Group, m.inode(l.Dir), l.Limit, l.Used, l.Reclaimable})
 	}
 	return set
@@ -123,8 +78,8 @@ func (m machine) cgroups() (set []cgroupLimit) {
 // name is the machine's: by the kernel's boot, as its containers have names of their own;
 // where that is not known by its name.
 func (m machine) name() string {
-	if boot, err := os.ReadFile(m.root + "/proc/sys/kernel/random/boot_id"); err == nil {
-		return string(boot)
+	if boot := m.files().Text("/proc/sys/kernel/random/boot_id"); boot != "" {
+		return boot
 	}
 	name, _ := os.Hostname()
 	return name

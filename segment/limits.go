@@ -64,7 +64,7 @@ type cgroupLimit struct {
 
 // host is where limits come from.
 type host interface {
-	limits() (limits, error)
+	limits() limits
 	raiseMemlock(hard uint64) error // soft limit := hard limit
 }
 

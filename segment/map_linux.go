@@ -3,6 +3,7 @@ package segment
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"os"
 	"unsafe"
 
@@ -17,15 +18,13 @@ func Prepare(c Config) (*Plan, error) {
 	if c.host == nil {
 		c.host = machine{}
 	}
-	lim, err := c.host.limits()
-	if err != nil {
-		return nil, err
-	}
+	lim := c.host.limits()
 	p := &Plan{c: c}
-	if c.Locked && !lim.ipcLock && lim.memlock < lim.memlockHard { // what is pinned later counts too
+	if c.Locked && !lim.ipcLock && !c.noRaise && lim.memlock < lim.memlockHard { // what is pinned later counts too
 		lim.memlock, p.raise = lim.memlockHard, lim.memlockHard
 	}
 	if c.HugePages != Off {
+		var err error
 		p.huge, err = p.extent(lim, true)
 		if err != nil && c.HugePages == Require {
 			return nil, err
@@ -47,9 +46,8 @@ func Prepare(c Config) (*Plan, error) {
 // Map makes the segment.
 func (p *Plan) Map() (*Mapping, error) {
 	if p.raise > 0 && p.c.host.raiseMemlock(p.raise) != nil {
-		c := p.c
-		c.host = asItIs{c.host}
-		return Map(c)
+		p.c.noRaise = true
+		return Map(p.c)
 	}
 	if p.huge != nil {
 		m, err := p.create(*p.huge)
@@ -62,15 +60,6 @@ func (p *Plan) Map() (*Mapping, error) {
 		return nil, p.baseErr
 	}
 	return p.create(*p.base)
-}
-
-// asItIs is a machine that does not raise RLIMIT_MEMLOCK.
-type asItIs struct{ host }
-
-func (h asItIs) limits() (limits, error) {
-	l, err := h.host.limits()
-	l.memlockHard = l.memlock
-	return l, err
 }
 
 // errSmall: a segment does not fill one huge page, which needs no note.
@@ -129,7 +118,7 @@ func (m *Mapping) create(c *Config) (err error) {
 		}
 	}
 	if m.huge && !c.Shared {
-		flags |= unix.MAP_HUGETLB | log2(m.extent.page)<<unix.MAP_HUGE_SHIFT
+		flags |= unix.MAP_HUGETLB | bits.TrailingZeros64(m.extent.page)<<unix.MAP_HUGE_SHIFT
 	}
 	if m.bytes, err = mapAligned(m.fd, flags, m.extent.length, m.extent.align); err != nil {
 		if m.fd >= 0 {
@@ -257,13 +246,7 @@ func preferNode(b []byte, node int) error {
 // populate gives every page its memory now, or returns why that cannot be.
 func (m *Mapping) populate() error {
 	err := unix.Madvise(m.bytes, unix.MADV_POPULATE_WRITE)
-	if errors.Is(err, unix.EINVAL) && !m.huge { // came with Linux 5.14
-		for i := 0; i < len(m.bytes); i += int(m.extent.page) {
-			m.bytes[i] = 0
-		}
-		return nil
-	}
-	if errors.Is(err, unix.EINVAL) && m.fd >= 0 {
+	if errors.Is(err, unix.EINVAL) && m.fd >= 0 { // came with Linux 5.14
 		err = unix.Fallocate(m.fd, 0, 0, int64(m.extent.length))
 	}
 	if err != nil {
@@ -283,13 +266,4 @@ func (m *Mapping) unmap() error {
 		}
 	}
 	return err
-}
-
-func log2(n uint64) int {
-	k := 0
-	for n > 1 {
-		n >>= 1
-		k++
-	}
-	return k
 }

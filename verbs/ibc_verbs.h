@@ -10,23 +10,11 @@ int ibc_query_port(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *
 int ibc_query_device(struct ibv_context *ctx, struct ibv_device_attr_ex *out);
 /* ENOSYS: the library cannot list GIDs, only query one by one. */
 int ibc_query_gids(struct ibv_context *ctx, struct ibv_gid_entry *out, size_t cap, size_t *n);
-int ibc_query_gid(struct ibv_context *ctx, uint8_t port, int index, uint8_t gid[16]);
-int ibc_set_nonblock(int fd);
 struct ibv_mr *ibc_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t len, int access);
 struct ibv_cq *ibc_create_cq(struct ibv_context *ctx, int entries, uint64_t id,
 	struct ibv_comp_channel *ch, int vector);
-int ibc_req_notify_cq(struct ibv_cq *cq, int solicited_only);
 int ibc_fork_init(void);   /* ENOSYS: the library has no such call */
 int ibc_fork_status(void); /* enum ibv_fork_status; -1: the library has no such call */
-
-/* A QP's transport address in plain fields: struct ibv_ah_attr has a union that Go cannot fill. */
-struct ibc_av {
-	uint8_t dgid[16];
-	uint32_t flow_label;
-	uint16_t dlid;
-	uint8_t sgid_index, hop_limit, traffic_class, sl, src_path_bits, static_rate, is_global, port;
-};
-void ibc_set_av(struct ibv_ah_attr *out, const struct ibc_av *av);
 
 /* Takes one asynchronous event, acknowledged already. EAGAIN: there is none. *overrun is the id of
  * the CQ that has lost completions, 0 where the event says something else. */
@@ -75,7 +63,7 @@ struct ibc_doorbell {
 	int32_t poll_errno;
 
 	/* counters; one writer, read concurrently */
-	uint64_t n_rings, n_posts, n_wrs, n_polls, n_empty_polls, n_completions, n_failed, n_post_errors;
+	uint64_t n_rings, n_completions;
 
 	struct ibc_batch batch[IBC_MAX_BATCH];
 };

@@ -4,9 +4,6 @@ package verbs
 
 import (
 	"fmt"
-	"os"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -27,25 +24,12 @@ const Unlimited = unix.RLIM_INFINITY
 
 // ReadMemlock reads this process's figures from the kernel.
 func ReadMemlock() Memlock {
-	m := Memlock{Limit: Unlimited, CapIPCLck: sysinfo.Host().Capabilities().LocksAll()}
+	host := sysinfo.Host()
+	m := Memlock{Limit: Unlimited, CapIPCLck: host.Capabilities().LocksAll(),
+		Pinned: sysinfo.KB(host.Table("/proc/thread-self/status")["VmPin"])}
 	var r unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r) == nil {
 		m.Limit = r.Cur
-	}
-	status, err := os.ReadFile("/proc/thread-self/status")
-	if err != nil {
-		return m
-	}
-	for line := range strings.Lines(string(status)) {
-		key, val, _ := strings.Cut(line, ":")
-		f := strings.Fields(val)
-		if len(f) == 0 {
-			continue
-		}
-		if key == "VmPin" {
-			kb, _ := strconv.ParseUint(f[0], 10, 64)
-			m.Pinned = kb << 10
-		}
 	}
 	return m
 }

@@ -11,14 +11,6 @@ import (
 	"time"
 )
 
-func TestGoLayoutsEqualThoseOfTheCLibrary(t *testing.T) {
-	for _, f := range layout() {
-		if f.got != f.has {
-			t.Errorf("%s: at %d in Go, at %d in C", f.name, f.got, f.has)
-		}
-	}
-}
-
 func TestUnknownDeviceListsTheOthers(t *testing.T) {
 	err := unknownDevice("mlx5_7", []string{"mlx5_0", "rxe0"})
 	if !errors.Is(err, ErrNoDevice) || !strings.Contains(err.Error(), "mlx5_0, rxe0") {

@@ -40,10 +40,8 @@ func (x *Context) AllocPD() (*PD, error) {
 // Close frees the domain. It is refused with ErrBusy while objects made in it are open.
 func (p *PD) Close() error {
 	return p.close(func() error {
-		if rc, err := C.ibv_dealloc_pd(p.c); rc != 0 {
-			return p.fail("ibv_dealloc_pd", errnoRC(rc, err), "", "")
-		}
-		return nil
+		rc, err := C.ibv_dealloc_pd(p.c)
+		return p.result("ibv_dealloc_pd", rc, err)
 	})
 }
 
@@ -113,10 +111,8 @@ func (m *MR) Len() uint64 { return m.length }
 // complete first.
 func (m *MR) Close() error {
 	return m.close(func() error {
-		if rc, err := C.ibv_dereg_mr(m.c); rc != 0 {
-			return m.fail("ibv_dereg_mr", errnoRC(rc, err), "", "")
-		}
-		return nil
+		rc, err := C.ibv_dereg_mr(m.c)
+		return m.result("ibv_dereg_mr", rc, err)
 	})
 }
 
@@ -134,9 +130,7 @@ func (p *PD) CreateAH(av AddressVector) (*AH, error) {
 	if err := a.adopt(op); err != nil {
 		return nil, err
 	}
-	var c C.struct_ibv_ah_attr
-	cav := av.c()
-	C.ibc_set_av(&c, &cav)
+	c := av.c()
 	ah, err := C.ibv_create_ah(p.c, &c)
 	if ah == nil {
 		a.orphan(a.parents)
@@ -152,10 +146,8 @@ func (p *PD) CreateAH(av AddressVector) (*AH, error) {
 // Close destroys the handle. Datagrams in flight that use it must have completed.
 func (a *AH) Close() error {
 	return a.close(func() error {
-		if rc, err := C.ibv_destroy_ah(a.c); rc != 0 {
-			return a.fail("ibv_destroy_ah", errnoRC(rc, err), "", "")
-		}
-		return nil
+		rc, err := C.ibv_destroy_ah(a.c)
+		return a.result("ibv_destroy_ah", rc, err)
 	})
 }
 
@@ -172,15 +164,14 @@ func (av *AddressVector) target() string {
 	return fmt.Sprintf("LID %#x", av.DLID)
 }
 
-func (av *AddressVector) c() C.struct_ibc_av {
-	c := C.struct_ibc_av{flow_label: C.uint32_t(av.FlowLabel), dlid: C.uint16_t(av.DLID),
-		sgid_index: C.uint8_t(av.SGIDIndex), hop_limit: C.uint8_t(av.HopLimit),
-		traffic_class: C.uint8_t(av.TrafficClass), sl: C.uint8_t(av.SL), src_path_bits: C.uint8_t(av.SrcPathBits),
-		static_rate: C.uint8_t(av.StaticRate), port: C.uint8_t(av.Port)}
+func (av *AddressVector) c() C.struct_ibv_ah_attr {
+	c := C.struct_ibv_ah_attr{dlid: C.uint16_t(av.DLID), sl: C.uint8_t(av.SL), static_rate: C.uint8_t(av.StaticRate),
+		port_num: C.uint8_t(av.Port)}
 	if av.Global {
 		c.is_global = 1
+		c.grh = C.struct_ibv_global_route{dgid: C.union_ibv_gid(av.DGID), sgid_index: C.uint8_t(av.SGIDIndex),
+			hop_limit: C.uint8_t(av.HopLimit)}
 	}
-	*(*GID)(unsafe.Pointer(&c.dgid)) = av.DGID
 	return c
 }
 

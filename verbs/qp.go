@@ -216,8 +216,7 @@ func (q *QP) Modify(a QPAttr, mask AttrMask) error {
 		retry_cnt: C.uint8_t(a.RetryCount), rnr_retry: C.uint8_t(a.RNRRetry),
 	}
 	if mask&AttrAV != 0 {
-		av := a.AV.c()
-		C.ibc_set_av(&c.ah_attr, &av)
+		c.ah_attr = a.AV.c()
 	}
 	if rc, err := C.ibv_modify_qp(q.c, &c, C.int(mask)); rc != 0 {
 		return q.explainModify(op, from, &a, mask, errnoRC(rc, err))
@@ -233,7 +232,7 @@ func (q *QP) explainModify(op string, from QPState, a *QPAttr, mask AttrMask, er
 		to = a.State
 	}
 	e := q.fail(op, errno, fmt.Sprintf("%s to %s", from, to), "")
-	if why := ExplainModify(q.typ, from, to, mask); why != "" {
+	if why := explainTransition(q.typ, from, to, mask); why != "" {
 		e.Detail = why
 	}
 	port := a.Port
@@ -264,9 +263,7 @@ func (q *QP) explainModify(op string, from QPState, a *QPAttr, mask AttrMask, er
 // it. Posted requests make no completion any more.
 func (q *QP) Close() error {
 	return q.close(func() error {
-		if rc, err := C.ibv_destroy_qp(q.c); rc != 0 {
-			return q.fail("ibv_destroy_qp", errnoRC(rc, err), "", "")
-		}
-		return nil
+		rc, err := C.ibv_destroy_qp(q.c)
+		return q.result("ibv_destroy_qp", rc, err)
 	})
 }

@@ -11,7 +11,6 @@ type AttrMask uint32
 const (
 	AttrState           AttrMask = 1 << 0
 	AttrCurState        AttrMask = 1 << 1
-	AttrSQDNotify       AttrMask = 1 << 2
 	AttrAccess          AttrMask = 1 << 3
 	AttrPKeyIndex       AttrMask = 1 << 4
 	AttrPort            AttrMask = 1 << 5
@@ -23,12 +22,9 @@ const (
 	AttrRNRRetry        AttrMask = 1 << 11
 	AttrRQPSN           AttrMask = 1 << 12
 	AttrMaxReadAtomic   AttrMask = 1 << 13
-	AttrAltPath         AttrMask = 1 << 14
 	AttrMinRNRTimer     AttrMask = 1 << 15
 	AttrSQPSN           AttrMask = 1 << 16
 	AttrMaxDestRdAtomic AttrMask = 1 << 17
-	AttrPathMigState    AttrMask = 1 << 18
-	AttrCap             AttrMask = 1 << 19
 	AttrDestQPN         AttrMask = 1 << 20
 )
 
@@ -45,18 +41,15 @@ func (m AttrMask) String() string {
 
 // AddressVector is the way to a remote port.
 type AddressVector struct {
-	Port        int    // local port
-	DLID        uint16 // InfiniBand: the remote LID
-	SL          uint8  // service level
-	SrcPathBits uint8  // which of the 2^LMC local LIDs
-	StaticRate  Rate   // RateMax: no limit
+	Port       int    // local port
+	DLID       uint16 // InfiniBand: the remote LID
+	SL         uint8  // service level
+	StaticRate Rate   // RateMax: no limit
 
-	Global       bool // send a GRH; always on RoCE
-	DGID         GID
-	SGIDIndex    int // index of the local GID
-	HopLimit     uint8
-	TrafficClass uint8
-	FlowLabel    uint32
+	Global    bool // send a GRH; always on RoCE
+	DGID      GID
+	SGIDIndex int // index of the local GID
+	HopLimit  uint8
 }
 
 // QPAttr is the union of what a change of a QP can set; the mask says which fields count. Alternate
@@ -85,7 +78,7 @@ type QPAttr struct {
 type InitAttr struct {
 	Port      int    // 0 means 1
 	PKeyIndex uint16 // index into the port's P_Key table
-	Access    Access // RC and UC: what the peer may do
+	Access    Access // RC: what the peer may do
 	QKey      uint32 // UD: what senders must know
 }
 
@@ -103,7 +96,7 @@ type RTRAttr struct {
 	MinRNRTimer uint8
 }
 
-// RTSAttr moves a QP from RTR to RTS. UC needs SQPSN only, UD too.
+// RTSAttr moves a QP from RTR to RTS. UD needs SQPSN only.
 type RTSAttr struct {
 	SQPSN uint32 // our first packet sequence number; 24 bits
 	// RC: 4.096 us * 2^Timeout until a packet is resent; 0 means DefaultTimeout
@@ -142,48 +135,32 @@ type transition struct {
 }
 
 // transitions is the table of IBTA 1.4 vol. 1 §11.2.5.2 (table 91) as man ibv_modify_qp and the
-// kernel's qp_state_table (drivers/infiniband/core/verbs.c) give it. Any state may also go to RESET
-// and to ERR, with no attribute but the state.
+// kernel's qp_state_table (drivers/infiniband/core/verbs.c) give it, without alternate paths and
+// SQD. Any state may also go to RESET and to ERR, with no attribute but the state.
 var transitions = map[[2]QPState]map[QPType]transition{
 	{StateReset, StateInit}: {
 		UD: {required: AttrPKeyIndex | AttrPort | AttrQKey},
-		UC: {required: AttrPKeyIndex | AttrPort | AttrAccess},
 		RC: {required: AttrPKeyIndex | AttrPort | AttrAccess},
 	},
 	{StateInit, StateInit}: {
 		UD: {optional: AttrPKeyIndex | AttrPort | AttrQKey},
-		UC: {optional: AttrPKeyIndex | AttrPort | AttrAccess},
 		RC: {optional: AttrPKeyIndex | AttrPort | AttrAccess},
 	},
 	{StateInit, StateRTR}: {
 		UD: {optional: AttrPKeyIndex | AttrQKey},
-		UC: {required: AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN, optional: AttrAltPath | AttrAccess | AttrPKeyIndex},
 		RC: {required: AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer,
-			optional: AttrAltPath | AttrAccess | AttrPKeyIndex},
+			optional: AttrAccess | AttrPKeyIndex},
 	},
 	{StateRTR, StateRTS}: {
 		UD: {required: AttrSQPSN, optional: AttrCurState | AttrQKey},
-		UC: {required: AttrSQPSN, optional: AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
 		RC: {required: AttrSQPSN | AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMaxReadAtomic,
-			optional: AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
+			optional: AttrCurState | AttrAccess | AttrMinRNRTimer},
 	},
 	{StateRTS, StateRTS}: {
 		UD: {optional: AttrCurState | AttrQKey},
-		UC: {optional: AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState},
-		RC: {optional: AttrCurState | AttrAccess | AttrAltPath | AttrPathMigState | AttrMinRNRTimer},
+		RC: {optional: AttrCurState | AttrAccess | AttrMinRNRTimer},
 	},
-	{StateRTS, StateSQD}: {
-		UD: {optional: AttrSQDNotify}, UC: {optional: AttrSQDNotify}, RC: {optional: AttrSQDNotify},
-	},
-	{StateSQD, StateRTS}: {
-		UD: {optional: AttrCurState | AttrQKey},
-		UC: {optional: AttrCurState | AttrAltPath | AttrAccess | AttrPathMigState},
-		RC: {optional: AttrCurState | AttrAltPath | AttrAccess | AttrMinRNRTimer | AttrPathMigState},
-	},
-	{StateSQE, StateRTS}: {
-		UD: {optional: AttrCurState | AttrQKey},
-		UC: {optional: AttrCurState | AttrAccess},
-	},
+	{StateSQE, StateRTS}: {UD: {optional: AttrCurState | AttrQKey}},
 }
 
 // transitionFor returns what a change from one state to another takes, and whether the change is
@@ -196,10 +173,10 @@ func transitionFor(t QPType, from, to QPState) (transition, bool) {
 	return tr, ok
 }
 
-// ExplainModify names the fault in the attributes of a change of a QP from one state to
+// explainTransition names the fault in the attributes of a change of a QP from one state to
 // another: missing ones, superfluous ones, or the change itself. It returns "" when mask is one
 // that the change takes.
-func ExplainModify(t QPType, from, to QPState, mask AttrMask) string {
+func explainTransition(t QPType, from, to QPState, mask AttrMask) string {
 	tr, ok := transitionFor(t, from, to)
 	if !ok {
 		return fmt.Sprintf("%s QPs cannot go from %s to %s%s", t, from, to, waysFrom(t, from))

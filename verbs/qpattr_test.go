@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestExplainModifyNamesWrongAttributes(t *testing.T) {
+func TestExplanationNamesWrongAttributes(t *testing.T) {
 	rtr := AttrState | AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRdAtomic | AttrMinRNRTimer
 	for _, c := range []struct {
 		name     string
@@ -18,17 +18,16 @@ func TestExplainModifyNamesWrongAttributes(t *testing.T) {
 		{"UD init takes a Q_Key for access flags", UD, StateReset, StateInit, AttrState | AttrPKeyIndex | AttrPort | AttrAccess, "RESET to INIT of UD QPs: missing: Q_Key; superfluous: access flags"},
 		{"RC rtr", RC, StateInit, StateRTR, rtr, ""},
 		{"RC rtr without an address", RC, StateInit, StateRTR, rtr &^ (AttrAV | AttrMinRNRTimer), "INIT to RTR of RC QPs: missing: address vector, min RNR timer"},
-		{"UC rtr has no READs", UC, StateInit, StateRTR, rtr, "INIT to RTR of UC QPs: superfluous: min RNR timer, max accepted READs/atomics"},
 		{"UD rtr needs nothing", UD, StateInit, StateRTR, AttrState, ""},
 		{"RC rts without retries", RC, StateRTR, StateRTS, AttrState | AttrSQPSN | AttrTimeout | AttrRNRRetry | AttrMaxReadAtomic, "RTR to RTS of RC QPs: missing: retry count"},
 		{"RC rts with an optional attribute", RC, StateRTR, StateRTS, AttrState | AttrSQPSN | AttrTimeout | AttrRetryCount | AttrRNRRetry | AttrMaxReadAtomic | AttrMinRNRTimer, ""},
 		{"RESET to RTS is no step", RC, StateReset, StateRTS, AttrState, "RC QPs cannot go from RESET to RTS; from RESET it may go to INIT, RESET, ERR"},
 		{"ERR leads to RESET only", RC, StateErr, StateInit, AttrState, "RC QPs cannot go from ERR to INIT; from ERR it may go to RESET, ERR"},
-		{"anything to ERR", UC, StateRTS, StateErr, AttrState, ""},
-		{"ERR takes no attributes", UC, StateRTS, StateErr, AttrState | AttrPort, "RTS to ERR of UC QPs: superfluous: port"},
+		{"anything to ERR", UD, StateRTS, StateErr, AttrState, ""},
+		{"ERR takes no attributes", UD, StateRTS, StateErr, AttrState | AttrPort, "RTS to ERR of UD QPs: superfluous: port"},
 		{"RTS to RTS", RC, StateRTS, StateRTS, AttrAccess, ""},
 	} {
-		if got := ExplainModify(c.typ, c.from, c.to, c.mask); got != c.want {
+		if got := explainTransition(c.typ, c.from, c.to, c.mask); got != c.want {
 			t.Errorf("%s:\n got %q\nwant %q", c.name, got, c.want)
 		}
 	}

@@ -59,9 +59,7 @@ func (p *PD) CreateSRQ(cfg SRQConfig) (*SRQ, error) {
 // Close destroys the queue. It is refused with ErrBusy while QPs use it.
 func (s *SRQ) Close() error {
 	return s.close(func() error {
-		if rc, err := C.ibv_destroy_srq(s.c); rc != 0 {
-			return s.fail("ibv_destroy_srq", errnoRC(rc, err), "", "")
-		}
-		return nil
+		rc, err := C.ibv_destroy_srq(s.c)
+		return s.result("ibv_destroy_srq", rc, err)
 	})
 }

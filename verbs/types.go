@@ -139,12 +139,11 @@ type QPType int
 
 const (
 	RC QPType = 2 // reliable connection
-	UC QPType = 3 // unreliable connection
 	UD QPType = 4 // unreliable datagram
 )
 
 func (t QPType) String() string {
-	return enumString("QP type", map[int]string{2: "RC", 3: "UC", 4: "UD"}, int(t))
+	return enumString("QP type", map[int]string{2: "RC", 4: "UD"}, int(t))
 }
 
 // QPState is a state of the QP state machine (IBTA 1.4 vol. 1 §10.3.1).

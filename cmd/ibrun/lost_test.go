@@ -62,7 +62,7 @@ func gone(pid int) bool {
 func (j *job) names(host string) {
 	j.t.Helper()
 	text := j.errs.String()
-	if !strings.Contains(text, "ibrun: host "+host+" is lost, and ranks 1, 2 with it: ssh: signal: killed\n") &&
+	if !strings.Contains(text, "ibrun: host "+host+" is lost, and ranks 1,2 with it: ssh: signal: killed\n") &&
 		!strings.Contains(text, "ibrun: launch: host "+host+": ssh: signal: killed\n") {
 		j.t.Errorf("%s", text)
 	}

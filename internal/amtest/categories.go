@@ -274,7 +274,7 @@ func (g *group) submit(h *am.Handler, l *am.Endpoint, to int, r call) (am.Reply,
 	case byPost:
 		return am.Reply{}, h.PostWith(g.ctx, l, to, r.payload(), r.args...)
 	case byTryPost:
-		return am.Reply{}, g.insist(l, func() error { return h.TryPostWith(l, to, r.payload(), r.args...) })
+		return am.Reply{}, g.insist(l, func() error { return h.PostWith(am.NoWait, l, to, r.payload(), r.args...) })
 	}
 	p, err := h.Prepare(g.ctx, l, to, len(r.bytes))
 	if err != nil {
@@ -287,7 +287,7 @@ func (g *group) submit(h *am.Handler, l *am.Endpoint, to int, r call) (am.Reply,
 	case byCommit:
 		return am.Reply{}, p.Commit(g.ctx, r.args...)
 	}
-	err = g.insist(l, func() error { return p.TryCommit(r.args...) })
+	err = g.insist(l, func() error { return p.Commit(am.NoWait, r.args...) })
 	p.Cancel() // which does nothing after the end
 	return am.Reply{}, err
 }

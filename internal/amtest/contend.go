@@ -85,7 +85,7 @@ func (g *group) mix(h *am.Handler, l *am.Endpoint, to, place int, i, x uint64, r
 	case 0:
 		return 0, h.Post(g.ctx, l, to, i, x)
 	case 1:
-		return len(b), g.insist(l, func() error { return h.TryPostWith(l, to, am.Medium(b), i, x) })
+		return len(b), g.insist(l, func() error { return h.PostWith(am.NoWait, l, to, am.Medium(b), i, x) })
 	case 2:
 		r, err := h.CallWith(g.ctx, l, to, am.Medium(b), i, x)
 		if err == nil && string(r.Data) != string(b) {

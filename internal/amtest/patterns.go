@@ -93,17 +93,17 @@ func (g *group) immediate() {
 func (g *group) tryOne(h *am.Handler, l *am.Endpoint, to, form int) error {
 	switch form {
 	case 0:
-		return h.TryPost(l, to, 1)
+		return h.Post(am.NoWait, l, to, 1)
 	case 1:
-		return h.TryPostWith(l, to, am.Medium(make([]byte, 100)), 1)
+		return h.PostWith(am.NoWait, l, to, am.Medium(make([]byte, 100)), 1)
 	case 2:
-		return h.TryPostWith(l, to, am.Long(0, make([]byte, 100)), 1)
+		return h.PostWith(am.NoWait, l, to, am.Long(0, make([]byte, 100)), 1)
 	}
-	p, err := h.TryPrepare(l, to, 100)
+	p, err := h.Prepare(am.NoWait, l, to, 100)
 	if err != nil {
 		return err
 	}
-	if err := p.TryCommit(1); err != nil {
+	if err := p.Commit(am.NoWait, 1); err != nil {
 		p.Cancel()
 		return err
 	}

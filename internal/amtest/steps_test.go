@@ -61,7 +61,7 @@ func players(b testing.TB, g *group) (call, post func()) {
 		}
 	}
 	post = func() {
-		for count.TryPost(ls[0], 1, 1) != nil {
+		for count.Post(am.NoWait, ls[0], 1, 1) != nil {
 			step(ls[1])
 			step(ls[0])
 		}

@@ -32,11 +32,8 @@ type Ref struct {
 	Off   uint64 // in bytes from the begin of the array at the rank, modulo 2^64
 }
 
-// Block sizes with a name.
-const (
-	Cyclic     = 1 // one element in turn at each rank
-	Indefinite = 0 // all elements at rank 0
-)
+// Indefinite is the block size of an array with all elements at rank 0.
+const Indefinite = 0
 
 // Most that New takes: products of them do not overflow.
 const (
@@ -67,9 +64,6 @@ func (l *Layout) Block() uint64 { return l.block }
 // Ranks is over how many ranks the array lies.
 func (l *Layout) Ranks() int { return int(l.ranks) }
 
-// ElemSize is the size of an element in bytes.
-func (l *Layout) ElemSize() uint64 { return l.size }
-
 // At is where element i lies.
 func (l *Layout) At(i uint64) Ref {
 	if l.block == Indefinite {
@@ -87,15 +81,6 @@ func (l *Layout) At(i uint64) Ref {
 		row, rank = nth/l.ranks, nth%l.ranks
 	}
 	return Ref{Rank: uint32(rank), Phase: phase, Off: (row*l.block + phase) * l.size}
-}
-
-// Index is which element r points to: the reverse of At, for an r that points to an element.
-func (l *Layout) Index(r Ref) uint64 {
-	n := r.Off / l.size
-	if l.block == Indefinite {
-		return n
-	}
-	return n/l.block*l.block*l.ranks + uint64(r.Rank)*l.block + n%l.block
 }
 
 // Add moves a pointer by i elements.
@@ -195,27 +180,9 @@ func (l *Layout) Bytes(total uint64) (n uint64, ok bool) {
 
 // Run is a part of an array that lies in one piece at one rank.
 type Run struct {
-	Rank  int
 	Off   uint64 // in bytes, as a Ref's
 	First uint64 // its first element
 	Len   uint64 // in elements
-}
-
-// Runs calls f for each piece of the elements from first on, in the order of the elements, until f
-// returns false.
-func (l *Layout) Runs(first, n uint64, f func(Run) bool) {
-	for n > 0 {
-		r := l.At(first)
-		k := n
-		if l.block != Indefinite && l.ranks > 1 {
-			k = min(n, l.block-r.Phase)
-		}
-		if !f(Run{Rank: int(r.Rank), Off: r.Off, First: first, Len: k}) {
-			return
-		}
-		first += k
-		n -= k
-	}
 }
 
 // LocalRuns calls f for each piece of the first total elements that lies at a rank, in order, until
@@ -227,7 +194,7 @@ func (l *Layout) LocalRuns(total uint64, rank int, f func(Run) bool) {
 		if l.block != Indefinite && l.ranks > 1 {
 			k = min(left, l.block)
 		}
-		if !f(Run{Rank: rank, Off: off, First: first, Len: k}) {
+		if !f(Run{Off: off, First: first, Len: k}) {
 			return
 		}
 		left -= k

@@ -14,7 +14,7 @@ func TestSuiteFindsPlantedFaults(t *testing.T) {
 	edit := func(old, wrong string) []faulttest.Edit {
 		return []faulttest.Edit{{File: "internal/dist/dist.go", Old: old, New: wrong}}
 	}
-	faulttest.Suite{Package: "internal/dist", Known: true, Run: "^Test(Elements|Pointers|LocalParts|RunsCover)"}.Check(t,
+	faulttest.Suite{Package: "internal/dist", Known: true, Run: "^Test(Elements|Pointers|LocalParts|LocalRunsCover)"}.Check(t,
 		faulttest.Fault{Name: "a block more at one rank too many", Found: "elements at rank",
 			Edits: edit("	case t < last:\n		n += l.block\n	case t == last:", "	case t <= last:\n		n += l.block\n	case t == last+1:")},
 		faulttest.Fault{Name: "divisions round to zero", Found: "FAIL: TestPointers",

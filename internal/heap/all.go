@@ -1,6 +1,7 @@
 package heap
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -13,16 +14,14 @@ import (
 func (h *Heap) AllAlloc(ctx context.Context, count, size, align uint64) (Ptr, error) {
 	const op = "all alloc"
 	if h.cfg.Check {
-		mine := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil,
-			count), size), align)
-		if err := h.compare(ctx, op, mine); err != nil {
+		if err := compare(ctx, h.team, op, count, size, align); err != nil {
 			return Ptr{}, err
 		}
 	}
 	var o outcome
 	if h.rank == 0 {
 		p, err := h.globalAlloc(ctx, op, count, size, align)
-		o = outcome{ptr: p, count: count, size: size, align: align}
+		o = outcome{Node: uint64(p.node), Off: p.off, Count: count, Size: size, Align: align}
 		o.setError(err)
 		if ctx.Err() != nil { // the others wait for the outcome; they do not know this context
 			var cancel context.CancelFunc
@@ -30,29 +29,28 @@ func (h *Heap) AllAlloc(ctx context.Context, count, size, align uint64) (Ptr, er
 			defer cancel()
 		}
 	}
-	buf := o.encode()
+	buf, _ := binary.Append(nil, binary.LittleEndian, &o)
 	if err := h.team.Broadcast(ctx, 0, buf); err != nil {
-		if h.rank == 0 && !o.ptr.IsNull() {
-			err = errors.Join(err, h.freeHere(o.ptr.off, false)) // a rank that has the pointer finds the team broken
+		if h.rank == 0 && o.Node != 0 {
+			err = errors.Join(err, h.freeHere(o.Off, false)) // a rank that has the pointer finds the team broken
 		}
 		return Ptr{}, fmt.Errorf("conduit: %s: %w", op, err)
 	}
-	o.decode(buf)
+	_, _ = binary.Decode(buf, binary.LittleEndian, &o)
 	if err := o.error(op, h.size); err != nil {
 		return Ptr{}, err
 	}
-	if o.count != count || o.size != size || o.align != align {
+	if o.Count != count || o.Size != size || o.Align != align {
 		return Ptr{}, &MismatchError{Op: op, Rank: h.rank, Other: 0}
 	}
-	return o.ptr, nil
+	return Ptr{node: uint32(o.Node), off: o.Off}, nil
 }
 
 // AllFree frees a block when all ranks have called it, with the same pointer: until then all may
 // use the block. All get the same error.
 func (h *Heap) AllFree(ctx context.Context, p Ptr) error {
 	const op = "all free"
-	mine := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(nil, p.node), p.off)
-	if err := h.compare(ctx, op, mine); err != nil {
+	if err := compare(ctx, h.team, op, uint64(p.node), p.off); err != nil {
 		if errors.As(err, new(*MismatchError)) {
 			return &FreeError{Ptr: p, Reason: Differing}
 		}
@@ -86,8 +84,9 @@ func (h *Heap) AllFree(ctx context.Context, p Ptr) error {
 }
 
 // compare fails on all ranks alike unless all give the same. It returns when all have called it.
-func (h *Heap) compare(ctx context.Context, op string, mine []byte) error {
-	all, err := h.team.AllGather(ctx, mine)
+func compare(ctx context.Context, team Team, op string, mine ...uint64) error {
+	words, _ := binary.Append(nil, binary.LittleEndian, mine)
+	all, err := team.AllGather(ctx, words)
 	if err != nil {
 		return fmt.Errorf("conduit: %s: %w", op, err)
 	}
@@ -99,14 +98,14 @@ func (h *Heap) compare(ctx context.Context, op string, mine []byte) error {
 	return nil
 }
 
-// outcome is what rank 0 broadcasts of an AllAlloc.
+// outcome is the message that rank 0 broadcasts of an AllAlloc, in this order.
 type outcome struct {
-	ptr                Ptr
-	count, size, align uint64
-	kind               uint64 // of the error
-	requested          uint64
-	figures            [6]uint64
-	text               [104]byte // of any other error
+	Node, Off          uint64 // the pointer's
+	Count, Size, Align uint64
+	Kind               uint64 // of the error
+	Requested          uint64
+	Figures            [6]uint64
+	Text               [104]byte // of any other error
 }
 
 const (
@@ -122,56 +121,31 @@ func (o *outcome) setError(err error) {
 	switch {
 	case err == nil:
 	case errors.As(err, &memory):
-		o.kind, o.requested = errorMemory, memory.Requested
-		o.figures = [6]uint64{memory.GlobalInUse, memory.GlobalSize, memory.Reserved, uint64(memory.ReservedBy),
+		o.Kind, o.Requested = errorMemory, memory.Requested
+		o.Figures = [6]uint64{memory.GlobalInUse, memory.GlobalSize, memory.Reserved, uint64(memory.ReservedBy),
 			memory.LargestFree, memory.LocalInUse}
 	case errors.As(err, &size):
-		o.kind = errorSize
+		o.Kind = errorSize
 	default:
-		o.kind = errorOther
-		copy(o.text[:], err.Error())
+		o.Kind = errorOther
+		copy(o.Text[:], err.Error())
 	}
 }
 
 // error is rank 0's.
 func (o *outcome) error(op string, heapSize uint64) error {
-	switch o.kind {
+	switch o.Kind {
 	case errorNone:
 		return nil
 	case errorMemory:
-		e := &NoMemoryError{Op: op, Requested: o.requested, Align: o.align, HeapSize: heapSize}
-		e.setFigures(o.figures[:])
+		e := &NoMemoryError{Op: op, Requested: o.Requested, Align: o.Align, HeapSize: heapSize}
+		e.setFigures(o.Figures[:])
 		return e
 	case errorSize:
-		if err := checkAlign(op, o.align); err != nil {
+		if err := checkAlign(op, o.Align); err != nil {
 			return err
 		}
-		return &SizeError{Op: op, Count: o.count, Size: o.size, Overflow: true}
+		return &SizeError{Op: op, Count: o.Count, Size: o.Size, Overflow: true}
 	}
-	text := o.text[:]
-	for len(text) > 0 && text[len(text)-1] == 0 {
-		text = text[:len(text)-1]
-	}
-	return fmt.Errorf("conduit: %s: rank 0 failed: %s", op, text)
-}
-
-func (o *outcome) words() []*uint64 {
-	return []*uint64{&o.ptr.off, &o.count, &o.size, &o.align, &o.kind, &o.requested,
-		&o.figures[0], &o.figures[1], &o.figures[2], &o.figures[3], &o.figures[4], &o.figures[5]}
-}
-
-func (o *outcome) encode() []byte {
-	b := binary.LittleEndian.AppendUint64(nil, uint64(o.ptr.node))
-	for _, w := range o.words() {
-		b = binary.LittleEndian.AppendUint64(b, *w)
-	}
-	return append(b, o.text[:]...)
-}
-
-func (o *outcome) decode(b []byte) {
-	o.ptr.node = uint32(binary.LittleEndian.Uint64(b))
-	for i, w := range o.words() {
-		*w = binary.LittleEndian.Uint64(b[8*i+8:])
-	}
-	copy(o.text[:], b[8*len(o.words())+8:])
+	return fmt.Errorf("conduit: %s: rank 0 failed: %s", op, bytes.TrimRight(o.Text[:], "\x00"))
 }

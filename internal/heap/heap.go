@@ -39,6 +39,17 @@ type Config struct {
 	FirstTouch bool
 }
 
+// fill takes the default, and refuses what no allocator manages.
+func (c *Config) fill() error {
+	if c.New == nil {
+		c.New = func() alloc.Allocator { return alloc.NewSegregated() }
+	}
+	if n := uint64(len(c.Mem)); n%alloc.PageSize != 0 || n > alloc.MaxLen {
+		return fmt.Errorf("heap: %d bytes, want a multiple of %d, %d at most", n, alloc.PageSize, uint64(alloc.MaxLen))
+	}
+	return nil
+}
+
 // FirstTouchMost is the most that is touched when a heap grows, in bytes: memory of the order of
 // the machine's memory is better left alone.
 const FirstTouchMost = 1 << 30
@@ -92,17 +103,13 @@ func Declare(t *am.Table) *Heap {
 
 // Open gives the heap its memory. All ranks have opened theirs before one uses it.
 func (h *Heap) Open(e env.Env, team Team, cfg Config) error {
-	if cfg.New == nil {
-		cfg.New = func() alloc.Allocator { return alloc.NewSegregated() }
-	}
-	size := uint64(len(cfg.Mem))
-	if size%alloc.PageSize != 0 || size > alloc.MaxLen {
-		return fmt.Errorf("heap: %d bytes, want a multiple of %d, %d at most", size, alloc.PageSize, uint64(alloc.MaxLen))
+	if err := cfg.fill(); err != nil {
+		return err
 	}
 	if e.Messages() == nil { // also one rank calls itself
 		return errors.New("heap: the job has no handlers of the library")
 	}
-	h.cfg, h.env, h.team, h.via, h.rank, h.size = cfg, e, team, e.Messages(), e.Rank(), size
+	h.cfg, h.env, h.team, h.via, h.rank, h.size = cfg, e, team, e.Messages(), e.Rank(), uint64(len(cfg.Mem))
 	h.mu.Init(lockrank.HeapLocal, h.rank)
 	h.local = cfg.New()
 	if cfg.Check {

@@ -2,8 +2,6 @@ package heap
 
 import (
 	"context"
-	"encoding/binary"
-	"fmt"
 	"math"
 
 	"github.com/ibconduit/conduit/internal/alloc"
@@ -28,11 +26,8 @@ type Symmetric struct {
 
 // NewSymmetric divides Config.Mem, as much at all ranks.
 func NewSymmetric(e env.Env, team Team, cfg Config) (*Symmetric, error) {
-	if cfg.New == nil {
-		cfg.New = func() alloc.Allocator { return alloc.NewSegregated() }
-	}
-	if n := uint64(len(cfg.Mem)); n%alloc.PageSize != 0 || n > alloc.MaxLen {
-		return nil, fmt.Errorf("heap: %d bytes, want a multiple of %d, %d at most", n, alloc.PageSize, uint64(alloc.MaxLen))
+	if err := cfg.fill(); err != nil {
+		return nil, err
 	}
 	s := &Symmetric{env: e, team: team, cfg: cfg, alloc: cfg.New(), hash: 14695981039346656037}
 	s.mu.Init(lockrank.HeapLocal, e.Size()+e.Rank())
@@ -106,18 +101,9 @@ func (s *Symmetric) Verify(ctx context.Context) error { return s.verify(ctx, "sy
 
 func (s *Symmetric) verify(ctx context.Context, op string) error {
 	s.mu.Lock()
-	mine := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, s.calls), s.hash)
+	calls, hash := s.calls, s.hash
 	s.mu.Unlock()
-	all, err := s.team.AllGather(ctx, mine)
-	if err != nil {
-		return fmt.Errorf("conduit: %s: %w", op, err)
-	}
-	for r, b := range all {
-		if string(b) != string(all[0]) {
-			return &MismatchError{Op: op, Rank: r, Other: 0}
-		}
-	}
-	return nil
+	return compare(ctx, s.team, op, calls, hash)
 }
 
 // Stats are the allocator's figures.

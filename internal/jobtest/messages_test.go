@@ -287,7 +287,7 @@ func outliveMessages(ctx context.Context, w *conduit.Worker) error {
 	_, start := exitEcho.Start(ctx, w, 1, am.Payload{})
 	_, get := conduit.Get(w, conduit.At[uint64](1, 0))
 	for what, err := range map[string]error{
-		"call": call, "start": start, "get": get, "post": exitEcho.Post(ctx, w, 1), "try": exitEcho.TryPost(w, 1), "barrier": w.Job().Barrier(ctx),
+		"call": call, "start": start, "get": get, "post": exitEcho.Post(ctx, w, 1), "try": exitEcho.Post(am.NoWait, w, 1), "barrier": w.Job().Barrier(ctx),
 	} {
 		if !errors.Is(err, conduit.ErrPeerDown) {
 			return fmt.Errorf("%s after rank 1 was found down: %w", what, err)

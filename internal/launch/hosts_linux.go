@@ -216,14 +216,3 @@ func (h *hosts) close() {
 		}
 	})
 }
-
-// relay joins a stream of another host with one of rank 0's.
-func (h *hosts) relay(s *conn) {
-	go func() {
-		select {
-		case <-h.rooted:
-			join(s, h.root.ch.open(firstRelay+h.relays.Add(1)), func() {})
-		case <-s.ch.done:
-		}
-	}()
-}

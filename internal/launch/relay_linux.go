@@ -79,3 +79,14 @@ func relayRank(rank net.Conn, s *conn, before func()) {
 	}
 	join(w, s, before)
 }
+
+// relay joins a stream of another host with one of rank 0's.
+func (h *hosts) relay(s *conn) {
+	go func() {
+		select {
+		case <-h.rooted:
+			join(s, h.root.ch.open(firstRelay+h.relays.Add(1)), func() {})
+		case <-s.ch.done:
+		}
+	}()
+}

@@ -27,7 +27,7 @@ type remote struct {
 
 // listen takes the rank's output.
 func (m *remote) listen(from *conn, fd int) error {
-	to, err := m.agent.hosts.run.output(m.rank.number, fd, func() bool { return from.buffered() > 0 })
+	to, err := m.agent.hosts.run.outputs.open(m.rank.number, fd, func() bool { return from.buffered() > 0 })
 	if err == nil {
 		m.copies.Go(func() { takeAll(to, from) })
 	}

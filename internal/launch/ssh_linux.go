@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/ibconduit/conduit/internal/ranklist"
 )
 
 const (
@@ -140,7 +142,7 @@ func (a *agent) startSSH() error {
 	}
 	_ = a.in.Close() // of an earlier try, or nil
 	read, gone, said := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	w := &words{to: &stream{sink: a.hosts.run.errs, prefix: []byte(a.name + ": "), hold: holdTime}}
+	w := &words{to: &stream{sink: a.hosts.run.outputs.errs, prefix: []byte(a.name + ": "), hold: holdTime}}
 	a.cmd, a.in, a.out = cmd, ours[0], bufio.NewReader(&toEnd{r: ours[1], end: read})
 	a.read, a.gone, a.said, a.words, a.last = read, gone, said, w, ""
 	go func() {
@@ -394,7 +396,7 @@ func (a *agent) lost() {
 		for _, m := range left {
 			numbers = append(numbers, m.rank.number)
 		}
-		a.hosts.run.cfg.Report(fmt.Sprintf("host %s is lost, and %s with it: %v", a.name, rankList(numbers),
+		a.hosts.run.cfg.Report(fmt.Sprintf("host %s is lost, and %s with it: %v", a.name, ranklist.Text(numbers),
 			a.reason(a.ch.cause())))
 	}
 	for _, m := range left {

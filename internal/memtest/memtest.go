@@ -68,7 +68,7 @@ func Call(event uint32, args ...uintptr) (uintptr, syscall.Errno) {
 		a[i] = C.intptr_t(v)
 	}
 	var err C.int
-	ret := C.ibc_mem_call(C.uint32_t(event), 0, &a[0], &err)
+	ret := C.ibc_mem_call(C.ibc_mem_symbol(C.ibc_mem_name[event]), C.uint32_t(event), &a[0], &err)
 	return uintptr(ret), syscall.Errno(err)
 }
 

@@ -225,7 +225,7 @@ func (f *messageFetch) send() {
 	f.m.asked[f.number] = f
 	args := append([]uint64{f.number, uint64(f.n), Hash(f.name)}, f.args...)
 	f.m.mu.Unlock()
-	if f.m.ask.TryPost(f.m.via(), f.rank, args...) == nil {
+	if f.m.ask.Post(am.NoWait, f.m.via(), f.rank, args...) == nil {
 		cancel()
 		return
 	}

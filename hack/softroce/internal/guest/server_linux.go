@@ -122,6 +122,8 @@ func (e *exchange) do() wire.Result {
 		err = sendTar(e.stdout, e.req.Argv)
 	case wire.OpDmesg:
 		err = sendKernelLog(e.stdout)
+	case wire.OpLink:
+		err = changeLink(e.stdout, e.req.Link)
 	default:
 		err = fmt.Errorf("unknown operation %q", e.req.Op)
 	}

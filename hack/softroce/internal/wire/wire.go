@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 )
 
 const (
@@ -45,6 +46,7 @@ const (
 	OpExec  = "exec"  // run a command
 	OpFetch = "fetch" // stdout is a tar of Request.Argv, paths that do not exist are left out
 	OpDmesg = "dmesg" // stdout is the kernel's log
+	OpLink  = "link"  // Request.Link; stdout is JSON [LinkStats]
 )
 
 // Greeting is what the agent says when it is up.
@@ -64,6 +66,7 @@ type Request struct {
 	// would lift it.
 	Memlock int64  `json:",omitempty"`
 	Setup   *Setup `json:",omitempty"`
+	Link    *Link  `json:",omitempty"`
 }
 
 // Setup describes the world that the agent builds before the first command.
@@ -73,6 +76,7 @@ type Setup struct {
 	Shares    []Share  // host directories that are writable in the guest
 	RDMA      bool     // load the drivers and make rxe0
 	LAN       string   // address with prefix of eth0; empty: a veth pair inside the guest
+	Ports     []Port   // of a LAN: the cards, one for each other guest
 	MTU       int
 	HugePages int // 2 MiB pages
 	SwapMB    int // of the first disk, MiB, to be used as swap space
@@ -80,6 +84,20 @@ type Setup struct {
 
 // Share is a 9p export of a host directory, mounted at the same path.
 type Share struct{ Tag, Path string }
+
+// Port is a card of a guest.
+type Port struct{ Name, MAC string }
+
+// Link names a link by its card, and how frames are to fare that leave by it.
+type Link struct {
+	Port   string
+	Change bool    // else only the counters are read
+	Loss   float64 // fraction of the frames
+	Delay  time.Duration
+}
+
+// LinkStats counts frames.
+type LinkStats struct{ Sent, Lost uint64 }
 
 // Result ends an exchange.
 type Result struct {
