@@ -40,8 +40,8 @@ func askDevice(name string) (d device) {
 	return d
 }
 
-// tryPin registers memory. When that is refused for want of a limit, the soft limit is raised to the
-// hard one, as Join does, and put back at the end.
+// tryPin registers memory. When that is refused for want of a limit, the soft limit is raised to
+// the hard one, as Join does, and put back at the end.
 func tryPin(name string, bytes uint64) (raised bool, err error) {
 	ctx, err := verbs.Open(name)
 	if err != nil {
