@@ -59,12 +59,6 @@ func TestASignalIsTheExitCodeAndJSONIsWhole(t *testing.T) {
 	}
 }
 
-// interrupt ends the program as Ctrl-C does.
-func interrupt(t *testing.T, cmd *exec.Cmd, stderr io.Reader) {
-	t.Helper()
-	end(t, cmd, stderr, syscall.SIGINT, 130, "interrupted")
-}
-
 // end ends the program by a signal; it must leave no rank behind.
 func end(t *testing.T, cmd *exec.Cmd, stderr io.Reader, sig syscall.Signal, want int, says string) {
 	t.Helper()
