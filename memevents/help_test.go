@@ -33,19 +33,6 @@ const (
 // testTimeout bounds what must happen soon but is not timed.
 const testTimeout = time.Minute
 
-// stress is how long tests of races run: IBCONDUIT_STRESS, or short.
-func stress(short time.Duration) time.Duration {
-	v := os.Getenv("IBCONDUIT_STRESS")
-	if v == "" {
-		return short
-	}
-	d, err := time.ParseDuration(v)
-	if err != nil {
-		panic(err)
-	}
-	return d
-}
-
 func newWatcher(t testing.TB, cfg WatcherConfig) *Watcher {
 	t.Helper()
 	w, err := NewWatcher(cfg)
@@ -176,7 +163,7 @@ func tryHelper(t *testing.T, env []string, name string, args ...string) (string,
 	if long() {
 		limit = 5 * time.Minute
 	}
-	limit += stress(0)
+	limit += memtest.Stress(0)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], append([]string{"helper", name}, args...)...)
