@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// Fencer orders a program's memory accesses with its messages: requests and replies, and handlers. A
-// job has one if it keeps copies of other ranks' memory, or writes to it that were not sent yet.
+// Fencer orders a program's memory accesses with its messages: requests and replies, and handlers.
+// A job has one if it keeps copies of other ranks' memory, or writes to it that were not sent yet.
 type Fencer interface {
 	// Request is called before a request is sent through v, when it was found to be in order, on the
 	// goroutine that sends it. A Long is to write n bytes at off of the rank's segment; else n is 0.

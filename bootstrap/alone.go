@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"strconv"
 )
 
 // ErrAlone is the cause when a process that was started as one of several would become a job of one
@@ -50,15 +49,6 @@ func alone(env environment, program string) error {
 			"completion 0, and IBCONDUIT_SECRET_FILE", "JOB_COMPLETION_INDEX")
 	}
 	return nil
-}
-
-// firstSpecialStep: from here on SLURM_STEP_ID names no step of ranks: the batch script,
-// the shell of an interactive salloc (slurm.h, SLURM_INTERACTIVE_STEP and its neighbours).
-const firstSpecialStep = 0xfffffff0
-
-func inStep(env environment) bool {
-	id, err := strconv.ParseUint(env.get("SLURM_STEP_ID"), 10, 32)
-	return env.has("SLURM_STEP_ID") && (err != nil || id < firstSpecialStep)
 }
 
 // ownProgram is how this process was called.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync/atomic"
 	"time"
 )
 
@@ -132,15 +133,32 @@ func New(ctx context.Context, opts Options) (Bootstrap, error) {
 	return j, nil
 }
 
-// prefixed makes every error of this package begin with its name, once.
-func prefixed(err error) error {
-	var (
-		je *JoinError
-		le *LostError
-		me *MismatchError
-	)
-	if errors.As(err, &je) || errors.As(err, &le) || errors.As(err, &me) {
-		return err
-	}
-	return fmt.Errorf("bootstrap: %w", err)
+// Detection is how New would join a job.
+type Detection struct {
+	// Name is what Bootstrap.Name would be, as "pmi1 (PMI_FD)".
+	Name string
 }
+
+// Detect says how New would join, without joining. The error is the one that New would return
+// for these variables.
+func Detect(opts Options) (Detection, error) {
+	found, err := detect(opts.withDefaults().Lookup, "./prog")
+	return Detection{Name: found.name()}, err
+}
+
+// NewGroup makes a job of n ranks inside this process, for tests and for
+// programs that run their ranks as goroutines. Abort marks its rank as dead
+// for the others and returns; everything else is as between processes.
+func NewGroup(n int) []Bootstrap {
+	h := newHub(n)
+	id := fmt.Sprintf("group-%d-%d", os.Getpid(), groups.Add(1))
+	ranks := make([]Bootstrap, n)
+	for r := range ranks {
+		m := newMember(h, r, identity{rank: r, size: n, job: id, localRank: r, localSize: n, localKnown: true})
+		ranks[r] = newJob(m, "group", Options{}.withDefaults())
+	}
+	return ranks
+}
+
+// groups makes job ids unique within the process.
+var groups atomic.Uint64

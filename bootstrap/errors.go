@@ -201,3 +201,16 @@ func (c *cause) Unwrap() error {
 func death(err error) *cause {
 	return &cause{kind: causeDeath, text: err.Error(), err: err}
 }
+
+// prefixed makes every error of this package begin with its name, once.
+func prefixed(err error) error {
+	var (
+		je *JoinError
+		le *LostError
+		me *MismatchError
+	)
+	if errors.As(err, &je) || errors.As(err, &le) || errors.As(err, &me) {
+		return err
+	}
+	return fmt.Errorf("bootstrap: %w", err)
+}

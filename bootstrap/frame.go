@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 )
 
 // frameType of a message inside TLS; doc.go has the table.
@@ -38,6 +39,8 @@ func newFrame(t frameType, capacity int) []byte {
 	b[0] = byte(t)
 	return b
 }
+
+func encodeFrame(t frameType, m message) []byte { return finish(encode(newFrame(t, 256), m)) }
 
 func finish(b []byte) []byte {
 	binary.LittleEndian.PutUint32(b[1:], uint32(len(b)-frameHeadBytes))
@@ -79,29 +82,18 @@ type hello struct {
 
 func (h hello) process() string { return fmt.Sprintf("%s pid %d", h.host, h.pid) }
 
-func (h hello) encode() []byte {
-	le := binary.LittleEndian
-	b := le.AppendUint32(newFrame(frameHello, 256), helloMagic)
-	b = le.AppendUint16(b, h.protocol)
-	b = le.AppendUint32(b, h.rank)
-	b = le.AppendUint32(b, h.pid)
-	b = appendString(b, h.host)
-	b = le.AppendUint32(b, h.size)
-	b = appendString(b, h.job)
-	return finish(appendString(b, h.hostID))
-}
-
-func decodeHello(b []byte) (hello, error) {
-	d := decoder{b: b}
-	if d.u32() != helloMagic && d.err == nil {
-		return hello{}, errors.New("not a hello of this library")
+func (h *hello) fields(c *codec) {
+	magic := helloMagic
+	c.numbers(&magic, &h.protocol, &h.rank, &h.pid)
+	if c.err == nil && magic != helloMagic {
+		c.fail(errors.New("not a hello of this library"))
 	}
-	h := hello{protocol: d.u16(), rank: d.u32(), pid: d.u32(), host: d.str()}
-	if h.protocol == protocol {
-		h.size, h.job, h.hostID = d.u32(), d.str(), d.str()
-		d.end()
+	if c.texts(&h.host); c.reads && h.protocol != protocol {
+		c.stop()
+		return
 	}
-	return h, d.err
+	c.numbers(&h.size)
+	c.texts(&h.job, &h.hostID)
 }
 
 // start is sent to a rank when all have arrived.
@@ -110,133 +102,110 @@ type start struct {
 	localRank, localSize uint32
 }
 
-func (s start) encode() []byte {
-	b := appendString(newFrame(frameStart, 64), s.job)
-	b = binary.LittleEndian.AppendUint32(b, s.localRank)
-	return finish(binary.LittleEndian.AppendUint32(b, s.localSize))
-}
-
-func decodeStart(b []byte) (start, error) {
-	d := decoder{b: b}
-	s := start{d.str(), d.u32(), d.u32()}
-	d.end()
-	return s, d.err
-}
-
-func (e *JoinError) encode() []byte {
-	b := append(newFrame(frameRefused, 64+len(e.Text)), byte(e.Reason))
-	ranks := e.Ranks[:min(len(e.Ranks), maxListed)]
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(ranks)))
-	for _, r := range ranks {
-		b = binary.LittleEndian.AppendUint32(b, uint32(r))
-	}
-	return finish(appendString(b, e.Text))
+func (s *start) fields(c *codec) {
+	c.texts(&s.job)
+	c.numbers(&s.localRank, &s.localSize)
 }
 
 // maxListed ranks are named in a refusal.
 const maxListed = 4096
 
-func decodeRefused(b []byte) (*JoinError, error) {
-	d := decoder{b: b}
-	e := &JoinError{Reason: Reason(d.u8())}
-	n := d.u32()
-	if n > maxListed || int(n)*4 > len(d.b) {
-		return nil, errShort
+func (e *JoinError) fields(c *codec) {
+	n := uint32(min(len(e.Ranks), maxListed))
+	if c.numbers(&e.Reason, &n); c.reads {
+		if n > maxListed || int(n)*4 > len(c.b) {
+			c.fail(errShort)
+			return
+		}
+		e.Ranks = make([]int, n)
 	}
-	for range n {
-		e.Ranks = append(e.Ranks, int(d.u32()))
+	for i := range n {
+		rank := uint32(e.Ranks[i])
+		if c.numbers(&rank); c.reads {
+			e.Ranks[i] = int(rank)
+		}
 	}
-	e.Text = d.str()
-	d.end()
-	return e, d.err
+	c.texts(&e.Text)
 }
 
-func encodeContribute(o op, seq uint32, blob []byte) []byte {
-	b := append(newFrame(frameContribute, 5+len(blob)), byte(o))
-	b = binary.LittleEndian.AppendUint32(b, seq)
-	return finish(append(b, blob...))
+// contribution of a rank to a collective.
+type contribution struct {
+	op   op
+	seq  uint32
+	blob []byte
 }
 
-func decodeContribute(b []byte) (o op, seq uint32, blob []byte, err error) {
-	d := decoder{b: b}
-	o, seq = op(d.u8()), d.u32()
-	return o, seq, d.b, d.err
+func (m *contribution) fields(c *codec) {
+	c.numbers(&m.op, &m.seq)
+	c.bytes(&m.blob, len(c.b))
 }
 
 // encodedLocked works once for all ranks. The lock is the hub's.
 func (o *outcome) encodedLocked() []byte {
 	if o.frame == nil {
-		n := 9
-		for _, blob := range o.blobs {
-			n += 4 + len(blob)
-		}
-		b := append(newFrame(frameOutcome, n), byte(o.op))
-		b = binary.LittleEndian.AppendUint32(b, o.seq)
-		b = binary.LittleEndian.AppendUint32(b, uint32(len(o.blobs)))
-		for _, blob := range o.blobs {
-			b = binary.LittleEndian.AppendUint32(b, uint32(len(blob)))
-			b = append(b, blob...)
-		}
-		o.frame = finish(b)
+		o.frame = encodeFrame(frameOutcome, o)
 	}
 	return o.frame
 }
 
-func decodeOutcome(b []byte, size int) (*outcome, error) {
-	d := decoder{b: b}
-	o := &outcome{op: op(d.u8()), seq: d.u32()}
-	if n := d.u32(); d.err == nil && int64(n) != int64(size) {
-		return nil, fmt.Errorf("outcome for %d ranks, not %d", n, size)
-	}
-	if d.err != nil || size*4 > len(d.b) {
-		return nil, errShort
-	}
-	o.blobs = make([][]byte, size)
-	for r := range o.blobs {
-		n := d.u32()
-		if int64(n) > int64(len(d.b)) {
-			return nil, errShort
+// fields reads as many blobs as there are.
+func (o *outcome) fields(c *codec) {
+	n := uint32(len(o.blobs))
+	c.numbers(&o.op, &o.seq, &n)
+	switch total := 0; {
+	case !c.reads:
+		for _, blob := range o.blobs {
+			total += 4 + len(blob)
 		}
-		o.blobs[r] = d.take(int(n))
+		c.b = slices.Grow(c.b, total)
+	case c.err == nil && int64(n) != int64(len(o.blobs)):
+		c.fail(fmt.Errorf("outcome for %d ranks, not %d", n, len(o.blobs)))
 	}
-	d.end()
-	return o, d.err
+	for r := range o.blobs {
+		n := uint32(len(o.blobs[r]))
+		c.numbers(&n)
+		c.bytes(&o.blobs[r], int(n))
+	}
 }
 
-func (f *failure) encode() []byte {
-	b := binary.LittleEndian.AppendUint32(newFrame(frameFailure, 128), uint32(f.rank))
-	b = append(b, byte(f.why.kind))
-	b = binary.LittleEndian.AppendUint32(b, uint32(f.why.code))
-	b = appendString(b, f.process)
-	return finish(appendString(b, f.why.text))
+func decodeOutcome(b []byte, size int) (*outcome, error) {
+	if size*4 > len(b) {
+		return nil, errShort
+	}
+	o := &outcome{blobs: make([][]byte, size)}
+	return o, decode(b, o)
+}
+
+func (f *failure) fields(c *codec) {
+	rank := uint32(f.rank)
+	c.numbers(&rank, &f.why.kind, &f.why.code)
+	c.texts(&f.process, &f.why.text)
+	if c.reads {
+		f.rank = int(rank)
+	}
 }
 
 func decodeFailure(b []byte, size int) (*failure, error) {
-	d := decoder{b: b}
-	rank := d.u32()
-	f := &failure{why: &cause{kind: causeKind(d.u8()), code: int32(d.u32())}}
-	f.process, f.why.text = d.str(), d.str()
-	d.end()
+	f := &failure{why: &cause{}}
+	if err := decode(b, f); err != nil {
+		return nil, err
+	}
 	switch {
-	case d.err != nil:
-		return nil, d.err
-	case int64(rank) >= int64(size):
-		return nil, fmt.Errorf("failure of rank %d of %d", rank, size)
+	case uint(f.rank) >= uint(size):
+		return nil, fmt.Errorf("failure of rank %d of %d", f.rank, size)
 	case f.why.kind == 0 || f.why.kind >= causeEnd:
 		return nil, fmt.Errorf("failure of unknown kind %d", f.why.kind)
 	}
-	f.rank = int(rank)
 	return f, nil
 }
 
-func encodeGiveUp(seq uint32, text string) []byte {
-	b := binary.LittleEndian.AppendUint32(newFrame(frameGiveUp, 64), seq)
-	return finish(appendString(b, text))
+// withdrawal is of a rank whose context has ended.
+type withdrawal struct {
+	seq  uint32
+	text string
 }
 
-func decodeGiveUp(b []byte) (seq uint32, text string, err error) {
-	d := decoder{b: b}
-	seq, text = d.u32(), d.str()
-	d.end()
-	return seq, text, d.err
+func (g *withdrawal) fields(c *codec) {
+	c.numbers(&g.seq)
+	c.texts(&g.text)
 }

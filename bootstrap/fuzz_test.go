@@ -10,13 +10,14 @@ import (
 // FuzzFrames feeds every decoder of what arrives inside TLS. What is taken
 // must survive being encoded again.
 func FuzzFrames(f *testing.F) {
-	h := hello{protocol: protocol, rank: 1, pid: 2, host: "n1", size: 4, job: "j", hostID: "b"}
-	o := &outcome{op: opExchange, seq: 3, blobs: [][]byte{nil, []byte("x"), []byte("yz")}}
 	for _, frame := range [][]byte{
-		h.encode(), start{"j", 1, 2}.encode(),
-		(&JoinError{Reason: ReasonMissing, Ranks: []int{1, 2}, Text: "t"}).encode(),
-		encodeContribute(opBarrier, 1, []byte("b")), o.encodedLocked(),
-		(&failure{1, "who", &cause{kind: causeAbort, code: -1, text: "t"}}).encode(), encodeGiveUp(7, "t"),
+		encodeFrame(frameHello, &hello{protocol: protocol, rank: 1, pid: 2, host: "n1", size: 4, job: "j", hostID: "b"}),
+		encodeFrame(frameStart, &start{"j", 1, 2}),
+		encodeFrame(frameRefused, &JoinError{Reason: ReasonMissing, Ranks: []int{1, 2}, Text: "t"}),
+		encodeFrame(frameContribute, &contribution{opBarrier, 1, []byte("b")}),
+		encodeFrame(frameOutcome, &outcome{op: opExchange, seq: 3, blobs: [][]byte{nil, []byte("x"), []byte("yz")}}),
+		encodeFrame(frameFailure, &failure{1, "who", &cause{kind: causeAbort, code: -1, text: "t"}}),
+		encodeFrame(frameGiveUp, &withdrawal{7, "t"}),
 	} {
 		f.Add(frame)
 	}
@@ -27,55 +28,41 @@ func FuzzFrames(f *testing.F) {
 			return
 		}
 		const size = 3
-		again := func(got any, err error, encode func() []byte, decode func([]byte) (any, error)) {
-			if err != nil {
-				return
-			}
-			second, err := decode(encode()[frameHeadBytes:])
-			if err != nil || !reflect.DeepEqual(got, second) {
-				t.Errorf("frame %d: %+v became %+v, %v", kind, got, second, err)
-			}
+		fresh := map[frameType]func() message{
+			frameHello: func() message { return &hello{} }, frameStart: func() message { return &start{} },
+			frameRefused: func() message { return &JoinError{} }, frameContribute: func() message { return &contribution{} },
+			frameFailure: func() message { return &failure{why: &cause{}} }, frameGiveUp: func() message { return &withdrawal{} },
+			frameOutcome: func() message { return &outcome{blobs: make([][]byte, size)} },
+		}[kind]
+		if fresh == nil {
+			return
 		}
-		switch kind {
-		case frameHello:
-			h, err := decodeHello(body)
-			if h.protocol == protocol {
-				again(h, err, h.encode, func(b []byte) (any, error) { return decodeHello(b) })
-			}
-		case frameStart:
-			s, err := decodeStart(body)
-			again(s, err, s.encode, func(b []byte) (any, error) { return decodeStart(b) })
-		case frameRefused:
-			e, err := decodeRefused(body)
-			again(e, err, func() []byte { return e.encode() }, func(b []byte) (any, error) { return decodeRefused(b) })
-		case frameOutcome:
-			o, err := decodeOutcome(body, size)
-			if err == nil && len(o.blobs) != size {
-				t.Errorf("outcome for %d ranks", len(o.blobs))
-			}
-		case frameFailure:
-			fl, err := decodeFailure(body, size)
-			if err == nil && (fl.rank < 0 || fl.rank >= size || fl.err().Error() == "") {
-				t.Errorf("%+v", fl)
-			}
-			again(fl, err, func() []byte { return fl.encode() }, func(b []byte) (any, error) { return decodeFailure(b, size) })
-		case frameContribute:
-			_, _, _, _ = decodeContribute(body)
-		case frameGiveUp:
-			_, _, _ = decodeGiveUp(body)
+		first, second := fresh(), fresh()
+		if err := decode(body, first); err != nil {
+			return
+		}
+		if h, ok := first.(*hello); ok && h.protocol != protocol {
+			return
+		}
+		if err := decode(encode(nil, first), second); err != nil || !reflect.DeepEqual(first, second) {
+			t.Errorf("frame %d: %+v became %+v, %v", kind, first, second, err)
+		}
+		if f, err := decodeFailure(body, size); kind == frameFailure && err == nil && (f.rank < 0 || f.rank >= size || f.err().Error() == "") {
+			t.Errorf("%+v", f)
 		}
 	})
 }
 
 func FuzzHeader(f *testing.F) {
-	f.Add(someHeader(1, 4).encode())
+	some := someHeader(1, 4)
+	f.Add(encode(nil, &some))
 	f.Add([]byte("IBCH"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		h, err := decodeHeader(data)
-		if err != nil || h.version != wireVersion {
+		var h, second header
+		if err := decode(data, &h); err != nil || h.version != wireVersion {
 			return
 		}
-		if second, err := decodeHeader(h.encode()); err != nil || second != h {
+		if err := decode(encode(nil, &h), &second); err != nil || second != h {
 			t.Errorf("%+v became %+v, %v", h, second, err)
 		}
 		if err := compare([]header{h, someHeader(1, 2)}); err != nil && err.Error() == "" {
@@ -98,7 +85,6 @@ func FuzzPMILine(f *testing.F) {
 	f.Add("cmd=get_result rc=0 msg=success value=V")
 	f.Add("cmd=get_result rc=-1 msg=key not found value=unknown")
 	f.Add("=x")
-	f.Add("1.8.00000000")
 	f.Fuzz(func(t *testing.T, line string) {
 		if m, err := parsePMI(line); err == nil {
 			if m["cmd"] == "" {
@@ -109,9 +95,6 @@ func FuzzPMILine(f *testing.F) {
 					t.Errorf("%q=%q is not in %q", k, v, line)
 				}
 			}
-		}
-		if pieces, size, _, err := parsePMIHead(line); err == nil && (pieces < 0 || size < 0 || size > maxFrameToRoot) {
-			t.Errorf("%q gives %d pieces of %d bytes", line, pieces, size)
 		}
 	})
 }

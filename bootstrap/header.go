@@ -3,7 +3,6 @@ package bootstrap
 import (
 	"cmp"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -15,9 +14,6 @@ const wireVersion = 2
 
 // headerMagic begins every header: "IBCH".
 const headerMagic = 0x48434249
-
-// maxHeaderString bounds every string in headers and hellos, in bytes.
-const maxHeaderString = 1024
 
 // header describes a rank to all others; it travels in the first Exchange.
 type header struct {
@@ -43,42 +39,23 @@ func ownHeader(id identity, opts Options) header {
 
 func bigEndian() bool { return binary.NativeEndian.Uint16([]byte{0, 1}) == 1 }
 
-func clip(s string) string { return s[:min(len(s), maxHeaderString)] }
-
-func (h header) encode() []byte {
-	le := binary.LittleEndian
-	b := le.AppendUint32(nil, headerMagic)
-	b = le.AppendUint16(b, h.version)
-	var flags uint16
+// fields: of another version only those are read that no version may move.
+func (h *header) fields(c *codec) {
+	magic, flags := uint32(headerMagic), uint16(0)
 	if h.bigEndian {
 		flags = 1
 	}
-	b = le.AppendUint16(b, flags)
-	for _, v := range []uint32{h.rank, h.size, h.pid, h.pageSize} {
-		b = le.AppendUint32(b, v)
+	c.numbers(&magic)
+	if c.err == nil && magic != headerMagic {
+		c.fail(fmt.Errorf("it begins with %08x, not %08x: %w", magic, uint32(headerMagic), ErrCorrupt))
 	}
-	for _, s := range []string{h.build, h.job, h.host, h.hostID} {
-		b = appendString(b, s)
+	c.numbers(&h.version, &flags, &h.rank, &h.size, &h.pid)
+	if h.bigEndian = flags&1 != 0; c.reads && h.version != wireVersion {
+		c.stop()
+		return
 	}
-	return b
-}
-
-// decodeHeader reads a header. Of another version it reads the part that no
-// version may move: magic, version, flags, rank, size, pid.
-func decodeHeader(b []byte) (header, error) {
-	d := decoder{b: b}
-	if magic := d.u32(); d.err == nil && magic != headerMagic {
-		return header{}, fmt.Errorf("it begins with %08x, not %08x: %w", magic, uint32(headerMagic), ErrCorrupt)
-	}
-	h := header{version: d.u16()}
-	h.bigEndian = d.u16()&1 != 0
-	h.rank, h.size, h.pid = d.u32(), d.u32(), d.u32()
-	if h.version == wireVersion {
-		h.pageSize = d.u32()
-		h.build, h.job, h.host, h.hostID = d.str(), d.str(), d.str(), d.str()
-		d.end()
-	}
-	return h, d.err
+	c.numbers(&h.pageSize)
+	c.texts(&h.build, &h.job, &h.host, &h.hostID)
 }
 
 // compare checks that the ranks fit together. headers[i] came as blob i, and
@@ -133,51 +110,4 @@ func differences(field string, headers []header, value func(header) string) (Dif
 		return cmp.Or(cmp.Compare(len(b.Ranks), len(a.Ranks)), cmp.Compare(a.Ranks[0], b.Ranks[0]))
 	})
 	return d, len(d.Values) > 1
-}
-
-// decoder reads little-endian fields; the first error stays.
-type decoder struct {
-	b   []byte
-	err error
-}
-
-var errShort = errors.New("message too short")
-
-func (d *decoder) take(n int) []byte {
-	if d.err == nil && n > len(d.b) {
-		d.err = errShort
-	}
-	if d.err != nil {
-		return make([]byte, min(n, 8))
-	}
-	p := d.b[:n:n]
-	d.b = d.b[n:]
-	return p
-}
-
-func (d *decoder) u8() uint8   { return d.take(1)[0] }
-func (d *decoder) u16() uint16 { return binary.LittleEndian.Uint16(d.take(2)) }
-func (d *decoder) u32() uint32 { return binary.LittleEndian.Uint32(d.take(4)) }
-
-func (d *decoder) str() string {
-	n := int(d.u16())
-	if d.err == nil && n > maxHeaderString {
-		d.err = fmt.Errorf("string of %d bytes, at most %d", n, maxHeaderString)
-	}
-	if d.err != nil {
-		return ""
-	}
-	return string(d.take(n))
-}
-
-func (d *decoder) end() {
-	if d.err == nil && len(d.b) > 0 {
-		d.err = fmt.Errorf("%d bytes too many", len(d.b))
-	}
-}
-
-// appendString writes u16 length and bytes, cut to what decoders accept.
-func appendString(b []byte, s string) []byte {
-	s = clip(s)
-	return append(binary.LittleEndian.AppendUint16(b, uint16(len(s))), s...)
 }

@@ -20,8 +20,8 @@ func someHeader(rank, size int) header {
 func TestHeaderSurvivesItsEncoding(t *testing.T) {
 	h := someHeader(3, 8)
 	h.bigEndian = true
-	got, err := decodeHeader(h.encode())
-	if err != nil {
+	var got header
+	if err := decode(encode(nil, &h), &got); err != nil {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(h, got, cmp.AllowUnexported(header{})); d != "" {
@@ -32,7 +32,8 @@ func TestHeaderSurvivesItsEncoding(t *testing.T) {
 func TestHeaderOfAnotherVersionStillTellsItsRank(t *testing.T) {
 	h := someHeader(3, 8)
 	h.version = 9
-	got, err := decodeHeader(append(h.encode(), "what version 9 adds"...))
+	var got header
+	err := decode(append(encode(nil, &h), "what version 9 adds"...), &got)
 	if err != nil || got.version != 9 || got.rank != 3 || got.size != 8 {
 		t.Errorf("%+v, %v", got, err)
 	}

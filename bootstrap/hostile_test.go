@@ -166,9 +166,9 @@ func TestTCPBadMessageOfARankIsALossOfThatRankOnly(t *testing.T) {
 	huge := newFrame(frameContribute, 0)
 	binary.LittleEndian.PutUint32(huge[1:], 1<<31)
 	for name, frame := range map[string][]byte{
-		"speaks for another rank": (&failure{0, "", &cause{kind: causeDeath, text: "lies"}}).encode(),
-		"unknown rank":            (&failure{1 << 20, "", &cause{kind: causeLeft}}).encode(),
-		"unknown cause":           (&failure{2, "", &cause{kind: 77}}).encode(),
+		"speaks for another rank": encodeFrame(frameFailure, &failure{0, "", &cause{kind: causeDeath, text: "lies"}}),
+		"unknown rank":            encodeFrame(frameFailure, &failure{1 << 20, "", &cause{kind: causeLeft}}),
+		"unknown cause":           encodeFrame(frameFailure, &failure{2, "", &cause{kind: 77}}),
 		"frame of rank 0":         finish(newFrame(frameStart, 0)),
 		"unknown frame":           finish(newFrame(99, 0)),
 		"too long":                huge,
@@ -188,8 +188,8 @@ func TestTCPBadMessageOfARankIsALossOfThatRankOnly(t *testing.T) {
 func TestTCPCollectiveOutOfTurnFailsTheJob(t *testing.T) {
 	t.Parallel()
 	for name, frame := range map[string][]byte{
-		"number":       encodeContribute(opBarrier, 7, nil),
-		"unknown kind": encodeContribute(9, 1, nil),
+		"number":       encodeFrame(frameContribute, &contribution{op: opBarrier, seq: 7}),
+		"unknown kind": encodeFrame(frameContribute, &contribution{op: 9, seq: 1}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -76,7 +76,8 @@ func (j *job) Exchange(ctx context.Context, blob []byte) ([][]byte, error) {
 	j.seq++
 	var head []byte
 	if j.seq == 1 {
-		head = ownHeader(j.identity(), j.opts).encode()
+		own := ownHeader(j.identity(), j.opts)
+		head = encode(nil, &own)
 	}
 	sealed, err := j.be.exchange(ctx, seal(j.seq, head, blob))
 	if err != nil {
@@ -143,8 +144,8 @@ func (j *job) open(sealed [][]byte) ([][]byte, error) {
 		if j.seq > 1 {
 			continue
 		}
-		h, err := decodeHeader(head)
-		if err != nil {
+		var h header
+		if err := decode(head, &h); err != nil {
 			return nil, fmt.Errorf("header of rank %d: %w", r, err)
 		}
 		headers = append(headers, h)

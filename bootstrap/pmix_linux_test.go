@@ -14,7 +14,7 @@ import (
 
 func TestPMIxNamesTheRankWhoseDeathItTells(t *testing.T) {
 	lib := filepath.Join(t.TempDir(), "libpmix.so.2")
-	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-w", "-DDIES", "-o", lib, "pmix/testdata/fake.c").CombinedOutput(); err != nil {
+	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-w", "-DDIES", "-o", lib, "../internal/pmix/testdata/fake.c").CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
 	b, err := New(bounded(t), Options{Log: quiet, Lookup: env("PMIX_RANK", "0", "PMIX_NAMESPACE", "fake.1", "IBCONDUIT_LIBPMIX", lib)})

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strconv"
 	"time"
 )
 
@@ -48,32 +47,6 @@ type rendezvous struct {
 	exit                     func(code int) // os.Exit, except in tests
 }
 
-func (rv *rendezvous) join(ctx context.Context) (backend, error) {
-	if rv.size == 1 {
-		for _, f := range []*os.File{rv.listener, rv.socketListener} {
-			if f != nil {
-				f.Close()
-			}
-		}
-		m := newSelf()
-		if rv.job != "" {
-			m.job = rv.job
-		}
-		return m, nil
-	}
-	conf, err := tlsFor(rv.secret)
-	if rv.munge != nil {
-		conf, err = ephemeral()
-	}
-	if err != nil {
-		return nil, err
-	}
-	if rv.rank == 0 {
-		return joinRoot(ctx, rv, conf)
-	}
-	return joinPeer(ctx, rv, conf)
-}
-
 // trusts allows an address without a secret only on loopback: elsewhere, any process that reaches
 // the port could join and obtain the keys to the ranks' memory.
 func (rv *rendezvous) trusts(a net.Addr) error {
@@ -101,12 +74,4 @@ func clientHandshake(ctx context.Context, raw net.Conn, conf *tls.Config) (*tls.
 		return nil, err
 	}
 	return c, nil
-}
-
-func portAfter(port string) (string, error) {
-	n, err := strconv.ParseUint(port, 10, 16)
-	if err != nil || n == 0 || n == 65535 {
-		return "", fmt.Errorf("port %q: need a number from 1 to 65534", port)
-	}
-	return strconv.FormatUint(n+1, 10), nil
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -120,7 +119,9 @@ func readHello(t *tls.Conn) (hello, error) {
 	if kind != frameHello {
 		return hello{}, fmt.Errorf("frame %d instead of a hello", kind)
 	}
-	return decodeHello(body)
+	var h hello
+	err = decode(body, &h)
+	return h, err
 }
 
 func (r *root) refuse(c net.Conn, err error) {
@@ -158,7 +159,7 @@ func (r *root) admitOrRefuse(h hello, t *tls.Conn) {
 			r.settleLocked(problem)
 			return
 		}
-		l.send(problem.encode())
+		l.send(encodeFrame(frameRefused, problem))
 		r.handlers.Go(func() { l.finish(leaveTime) })
 		return
 	}
@@ -197,15 +198,4 @@ func (r *root) problemLocked(h hello) *JoinError {
 		return fault(ReasonDuplicate, "duplicate rank %d: %s and %s", rank, r.hellos[rank].process(), h.process())
 	}
 	return nil
-}
-
-// explained says of refusals which meaning the words of TLS have here.
-func explained(refused string) (text string) {
-	if strings.Contains(refused, "bad certificate") {
-		text += " (a bad certificate: that process has another secret, or none)"
-	}
-	if strings.Contains(refused, "does not look like a TLS handshake") {
-		text += " (no TLS: that process is no rank)"
-	}
-	return text
 }

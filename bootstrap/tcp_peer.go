@@ -127,7 +127,7 @@ func dialOnce(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn,
 		protocol: rv.protocol, rank: uint32(rv.rank), pid: uint32(os.Getpid()), host: hostname(),
 		size: uint32(rv.size), job: rv.job, hostID: hostID(),
 	}
-	if _, err = conn.Write(me.encode()); err == nil {
+	if _, err = conn.Write(encodeFrame(frameHello, &me)); err == nil {
 		err = awaitWelcome(conn)
 	}
 	if err != nil || !stop() {
@@ -135,6 +135,15 @@ func dialOnce(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn,
 		return nil, errors.Join(err, context.Cause(ctx))
 	}
 	return conn, nil
+}
+
+// refusedWith is the verdict in a frame, or an error where that is damaged.
+func refusedWith(body []byte) error {
+	verdict := &JoinError{}
+	if err := decode(body, verdict); err != nil {
+		return err
+	}
+	return verdict
 }
 
 func awaitWelcome(conn *tls.Conn) error {
@@ -145,11 +154,7 @@ func awaitWelcome(conn *tls.Conn) error {
 	case kind == frameWelcome:
 		return nil
 	case kind == frameRefused:
-		verdict, err := decodeRefused(body)
-		if err != nil {
-			return err
-		}
-		return verdict
+		return refusedWith(body)
 	}
 	return fmt.Errorf("frame %d instead of a welcome", kind)
 }
@@ -167,20 +172,18 @@ func awaitStart(ctx context.Context, rv *rendezvous, conn *tls.Conn) (start, err
 		why := context.Cause(ctx)
 		last := &failure{rv.rank, "", &cause{kind: causeGaveUp, text: "gave up joining: " + why.Error()}}
 		_ = conn.SetWriteDeadline(time.Now().Add(leaveTime))
-		_, _ = conn.Write(last.encode())
+		_, _ = conn.Write(encodeFrame(frameFailure, last))
 		return start{}, fmt.Errorf("rank %d: rank 0 at %s still waits for other ranks: %w", rv.rank, rv.where(), why)
 	}
 	switch {
 	case err != nil:
 		return start{}, &LostError{Rank: 0, Who: rv.where(), Cause: death(fmt.Errorf("before the job had started: %w", err))}
 	case kind == frameStart:
-		return decodeStart(body)
+		var s start
+		err := decode(body, &s)
+		return s, err
 	case kind == frameRefused:
-		verdict, err := decodeRefused(body)
-		if err != nil {
-			return start{}, err
-		}
-		return start{}, verdict
+		return start{}, refusedWith(body)
 	}
 	return start{}, fmt.Errorf("rank 0 sent frame %d instead of its verdict", kind)
 }
@@ -227,11 +230,13 @@ func (p *peer) ended(err error) {
 	}
 }
 
-func (p *peer) contribute(o op, seq uint32, blob []byte) { p.link.send(encodeContribute(o, seq, blob)) }
-func (p *peer) giveUp(seq uint32, why *cause)            { p.link.send(encodeGiveUp(seq, why.text)) }
-func (p *peer) fail(why *cause) {
-	p.link.send((&failure{p.rank, "", why}).encode())
+func (p *peer) contribute(o op, seq uint32, blob []byte) {
+	p.link.send(encodeFrame(frameContribute, &contribution{o, seq, blob}))
 }
+func (p *peer) giveUp(seq uint32, why *cause) {
+	p.link.send(encodeFrame(frameGiveUp, &withdrawal{seq, why.text}))
+}
+func (p *peer) fail(why *cause) { p.link.send(encodeFrame(frameFailure, &failure{p.rank, "", why})) }
 
 func (p *peer) abort(code int, msg string) {
 	p.life.ending()

@@ -39,53 +39,6 @@ type root struct {
 	closing  sync.Once
 }
 
-func joinRoot(ctx context.Context, rv *rendezvous, conf *tls.Config) (backend, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, rv.timeout, errOwnTime)
-	defer cancel()
-	ln, err := rv.listen(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if rv.secret == nil && rv.munge == nil {
-		rv.log.Warn(fmt.Sprintf("bootstrap: no secret: any process that reaches %v can join this job", ln))
-	}
-	r := &root{
-		rv: rv, conf: conf, ln: ln, hub: newHub(rv.size), raw: map[net.Conn]bool{},
-		links: make([]*link, rv.size), hellos: make([]hello, rv.size), arrived: 1,
-		refused: map[string]int{}, decided: make(chan struct{}),
-		failures: make(chan event, 2*rv.size), // a rank falls silent at most once, and ends once
-	}
-	r.hellos[0] = hello{rank: 0, host: hostname(), hostID: hostID()}
-	job := rv.job
-	if job == "" {
-		job = "tcp-" + randomID()
-	}
-	r.member = newMember(r.hub, 0, identity{rank: 0, size: rv.size, job: job})
-	r.hub.attach(0, thisProcess(), r.deliverOwn)
-	for _, l := range ln {
-		r.handlers.Go(func() { r.accept(l) })
-	}
-	go func() {
-		if e := rv.ended.await(ctx, r.hasArrived); e != nil {
-			r.decide(e)
-		}
-	}()
-
-	select {
-	case <-r.decided:
-	case <-ctx.Done():
-		r.decide(r.timeout(ctx, rv.timeout))
-	}
-	if r.started {
-		r.handlers.Go(r.endListening)
-		r.handlers.Go(r.deliverFailures)
-		return r, nil
-	}
-	r.endListening()
-	r.closeAll()
-	return nil, r.verdict
-}
-
 // hasArrived: the end of such a rank shows at its connection.
 func (r *root) hasArrived(rank int) bool {
 	r.mu.Lock()
@@ -164,6 +117,17 @@ func counted(refused map[string]int) map[string]bool {
 	return m
 }
 
+// explained says of refusals which meaning the words of TLS have here.
+func explained(refused string) (text string) {
+	if strings.Contains(refused, "bad certificate") {
+		text += " (a bad certificate: that process has another secret, or none)"
+	}
+	if strings.Contains(refused, "does not look like a TLS handshake") {
+		text += " (no TLS: that process is no rank)"
+	}
+	return text
+}
+
 func (r *root) decide(e *JoinError) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,7 +147,7 @@ func (r *root) settleLocked(e *JoinError) {
 	} else {
 		for _, l := range slices.Concat(r.links, r.others) {
 			if l != nil {
-				l.send(e.encode())
+				l.send(encodeFrame(frameRefused, e))
 				r.handlers.Go(func() { l.finish(leaveTime) })
 			}
 		}
@@ -203,12 +167,12 @@ func (r *root) beginLocked() {
 			continue
 		}
 		local, size := localPlace(hosts, rank)
-		l.send(start{r.job, uint32(local), uint32(size)}.encode())
+		l.send(encodeFrame(frameStart, &start{r.job, uint32(local), uint32(size)}))
 		r.hub.attach(rank, r.hellos[rank].process(), func(ev event) {
 			if ev.outcome != nil {
 				l.send(ev.outcome.encodedLocked())
 			} else {
-				l.send(ev.failure.encode())
+				l.send(encodeFrame(frameFailure, ev.failure))
 			}
 		})
 	}
@@ -242,17 +206,17 @@ func (r *root) handle(rank int, kind frameType, body []byte) error {
 	}
 	switch kind {
 	case frameContribute:
-		o, seq, blob, err := decodeContribute(body)
-		if err != nil {
+		var m contribution
+		if err := decode(body, &m); err != nil {
 			return err
 		}
-		r.hub.contribute(rank, o, seq, blob)
+		r.hub.contribute(rank, m.op, m.seq, m.blob)
 	case frameGiveUp:
-		seq, text, err := decodeGiveUp(body)
-		if err != nil {
+		var m withdrawal
+		if err := decode(body, &m); err != nil {
 			return err
 		}
-		r.hub.giveUp(rank, seq, &cause{kind: causeGaveUp, text: text})
+		r.hub.giveUp(rank, m.seq, &cause{kind: causeGaveUp, text: m.text})
 	default:
 		return fmt.Errorf("unexpected frame %d", kind)
 	}

@@ -191,7 +191,7 @@ func TestATimeoutAsksForStacks(t *testing.T) {
 	if code != 124 || !strings.Contains(out, "[1] stack\n") {
 		t.Errorf("code %d: %s%s", code, out, errs)
 	}
-	for _, want := range []string{"ibrun: ranks 1, 2 still run: SIGQUIT, ", "ibrun: rank 2 did not end within 500ms: SIGTERM\n", "not finished within 1s"} {
+	for _, want := range []string{"ibrun: ranks 1,2 still run: SIGQUIT, ", "ibrun: rank 2 did not end within 500ms: SIGTERM\n", "not finished within 1s"} {
 		if !strings.Contains(errs, want) {
 			t.Errorf("no %q: %s", want, errs)
 		}

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/hack/softroce/internal/image"
-	"github.com/ibconduit/conduit/hack/softroce/internal/lan"
 	"github.com/ibconduit/conduit/hack/softroce/internal/qemu"
 )
 
@@ -23,9 +22,11 @@ type Cluster struct {
 	cfg    Config
 	logDir string
 	hosts  []*Host
-	lan    *lan.Switch // nil for one guest
 	unlock func()
 	closed sync.Once
+
+	mu    sync.Mutex
+	links map[[2]int]Link // as last known, by sender and receiver
 }
 
 // Start boots the guests and returns when every one has its device. A single guest that runs for
@@ -37,7 +38,7 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	if err := cfg.populate(); err != nil {
 		return nil, err
 	}
-	c := &Cluster{cfg: cfg}
+	c := &Cluster{cfg: cfg, links: map[[2]int]Link{}}
 	if err := c.start(ctx); err != nil {
 		c.Close()
 		return nil, err
@@ -60,13 +61,13 @@ func (c *Cluster) start(ctx context.Context) error {
 	if accel == "" {
 		accel = qemu.ChooseAccel(ctx, c.cfg.Dir, im.Kernel, im.Initrd, im.Release)
 	}
-	if c.cfg.Hosts > 1 {
-		if c.lan, err = lan.New(c.cfg.Hosts, c.cfg.Seed); err != nil {
-			return err
-		}
+	mesh, err := newMesh(c.cfg.Hosts)
+	if err != nil {
+		return err
 	}
+	defer closeMesh(mesh)
 	for i := range c.cfg.Hosts {
-		h, err := c.launch(i, strconv.Itoa(i), im, accel)
+		h, err := c.launch(i, strconv.Itoa(i), im, accel, mesh[i])
 		if err != nil {
 			return err
 		}
@@ -77,12 +78,12 @@ func (c *Cluster) start(ctx context.Context) error {
 	for i, h := range c.hosts {
 		all.Go(func() {
 			errs[i] = h.boot(ctx, c.cfg)
-			if !h.hangs(ctx, errs[i]) || c.lan != nil { // the card is the first machine's
+			if !h.hangs(ctx, errs[i]) || c.cfg.Hosts > 1 { // the cards are the first machine's
 				return
 			}
 			fmt.Fprintf(c.cfg.Log, "%v\nsoftroce: VM %d runs and has said nothing; it is started once more\n", errs[i], i)
 			h.machine.Kill()
-			if h, errs[i] = c.launch(i, fmt.Sprintf("%d-again", i), im, accel); errs[i] == nil {
+			if h, errs[i] = c.launch(i, fmt.Sprintf("%d-again", i), im, accel, nil); errs[i] == nil {
 				c.hosts[i] = h
 				errs[i] = h.boot(ctx, c.cfg)
 			}
@@ -148,9 +149,6 @@ func (c *Cluster) Close() error {
 			all.Go(h.end)
 		}
 		all.Wait()
-		if c.lan != nil {
-			c.lan.Close()
-		}
 		if c.unlock != nil {
 			c.unlock()
 		}

@@ -31,7 +31,6 @@ type Config struct {
 	SwapMB    int           // swap space of each guest on a disk, MiB; default 0: none, and no disk
 	Append    string        // further kernel parameters; not maxcpus: the guest starts all CPUs
 	ReadWrite []string      // host directories that the guests may write to
-	Seed      uint64        // of the draws for Drop; default 1
 	Timeout   time.Duration // for one boot of a guest, without waiting for others' VMs; default 2 minutes; see Start
 	// Accel is "tcg", "kvm", or "" for KVM where it proves to boot and TCG elsewhere. The default
 	// is IBCONDUIT_VM_ACCEL.
@@ -86,9 +85,6 @@ func (c *Config) populate() error {
 				return fmt.Errorf("softroce: IBCONDUIT_VM_SLOTS=%q is not a positive number", s)
 			}
 		}
-	}
-	if c.Seed == 0 {
-		c.Seed = 1
 	}
 	if c.Timeout == 0 {
 		c.Timeout = 2 * time.Minute

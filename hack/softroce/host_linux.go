@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/hack/softroce/internal/image"
-	"github.com/ibconduit/conduit/hack/softroce/internal/lan"
 	"github.com/ibconduit/conduit/hack/softroce/internal/qemu"
 	"github.com/ibconduit/conduit/hack/softroce/internal/remote"
 	"github.com/ibconduit/conduit/hack/softroce/internal/wire"
@@ -41,13 +40,11 @@ var errLate = errors.New("not up in time")
 // Address of host i of a cluster with several hosts, without prefix length.
 func Address(i int) string { return fmt.Sprintf("10.0.1.%d", i+1) }
 
-// launch starts the machine of guest i; its logs bear the name.
-func (c *Cluster) launch(i int, name string, im *image.Image, accel string) (*Host, error) {
+// launch starts the machine of guest i, with its ends of the links; its logs bear the name.
+func (c *Cluster) launch(i int, name string, im *image.Image, accel string, cards []*os.File) (*Host, error) {
 	s := qemu.Spec{Kernel: im.Kernel, Initrd: im.Initrd, Accel: accel, CPUs: c.cfg.CPUs, MemoryMB: c.cfg.MemoryMB,
-		SwapMB: c.cfg.SwapMB, Append: c.cfg.Append, Shares: shares(c.cfg.ReadWrite), LogDir: c.logDir, Name: name}
-	if c.lan != nil {
-		s.NIC, s.MAC, s.MTU = c.lan.Port(i), lan.MAC(i).String(), MTU
-	}
+		SwapMB: c.cfg.SwapMB, Append: c.cfg.Append, Shares: shares(c.cfg.ReadWrite), LogDir: c.logDir, Name: name,
+		Cards: cards, Ports: ports(i, c.cfg.Hosts), MTU: MTU}
 	m, err := qemu.Start(s)
 	if err != nil {
 		return nil, err
@@ -94,7 +91,7 @@ func (h *Host) setup(cfg Config) *wire.Setup {
 		s.Hosts = append(s.Hosts, "10.0.0.1 vm0")
 		return s
 	}
-	s.LAN = Address(h.index) + "/24"
+	s.LAN, s.Ports = Address(h.index)+"/24", ports(h.index, cfg.Hosts)
 	for i := range cfg.Hosts {
 		s.Hosts = append(s.Hosts, fmt.Sprintf("%s vm%d", Address(i), i))
 	}

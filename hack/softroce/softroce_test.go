@@ -115,13 +115,13 @@ func start(t *testing.T, cfg softroce.Config) *softroce.Cluster {
 	return c
 }
 
-// patience bounds what a guest does: emulated, beside other programs, a script of some seconds
+// guestTime bounds what a guest does: emulated, beside other programs, a script of some seconds
 // takes most of a minute.
-const patience = 8 * time.Minute
+const guestTime = 8 * time.Minute
 
 func output(t *testing.T, h *softroce.Host, argv ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), guestTime)
 	defer cancel()
 	out, err := h.Command(argv...).CombinedOutput(ctx)
 	if err != nil {
@@ -137,7 +137,7 @@ func TestGuest(t *testing.T) {
 	rw := t.TempDir()
 	c := start(t, softroce.Config{ReadWrite: []string{rw}, HugePages: 8, SwapMB: 64})
 	h := c.Host(0)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), guestTime)
 	defer cancel()
 
 	t.Run("has an RDMA device that verbs programs see", func(t *testing.T) {
@@ -291,7 +291,7 @@ func TestGuestWithoutRDMAHasNoDevice(t *testing.T) {
 
 func TestCluster(t *testing.T) {
 	c := start(t, softroce.Config{Hosts: 2})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), guestTime)
 	defer cancel()
 
 	t.Run("RDMA crosses the network", func(t *testing.T) {
@@ -308,29 +308,8 @@ func TestCluster(t *testing.T) {
 		}
 	})
 
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	defer w.Close()
-	echo := helper(t, c.Host(1), "echo")
-	echo.Stdout = w
-	if err := echo.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.Read(make([]byte, 16)); err != nil {
-		t.Fatal(err)
-	}
-	ask := func(n int) int {
-		t.Helper()
-		out, err := helper(t, c.Host(0), "ask", "vm1", strconv.Itoa(n)).CombinedOutput(ctx)
-		got, convErr := strconv.Atoi(strings.TrimSpace(out))
-		if err != nil || convErr != nil {
-			t.Fatal(err, out)
-		}
-		return got
-	}
+	echo := answering(t, c.Host(1))
+	ask := func(n int) int { return answers(ctx, t, c.Host(0), "vm1", n) }
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -347,7 +326,7 @@ func TestCluster(t *testing.T) {
 		if got := ask(4); got != 0 {
 			t.Errorf("%d answers through a cut", got)
 		}
-		if l := c.Link(0, 1); l.Sent != before.Sent || l.CutOff == before.CutOff {
+		if l := c.Link(0, 1); l.Sent != before.Sent || l.Lost == before.Lost {
 			t.Errorf("counters %+v, before %+v", l, before)
 		}
 		must(c.Restore(0, 1))
@@ -361,7 +340,7 @@ func TestCluster(t *testing.T) {
 		got := ask(60)
 		l := c.Link(0, 1)
 		must(c.Restore(0, 1))
-		dropped, sent := l.Dropped-before.Dropped, l.Sent-before.Sent
+		dropped, sent := l.Lost-before.Lost, l.Sent-before.Sent
 		// 60 draws of one half: outside 10 to 50 once in 10^7 runs.
 		if dropped < 10 || sent < 10 || got == 0 || got > 55 {
 			t.Errorf("%d dropped, %d sent, %d of 60 answered", dropped, sent, got)
@@ -380,6 +359,79 @@ func TestCluster(t *testing.T) {
 			t.Error(out)
 		}
 	})
+}
+
+// answering has a guest answer datagrams.
+func answering(t *testing.T, h *softroce.Host) *softroce.Cmd {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close(); w.Close() })
+	echo := helper(t, h, "echo")
+	echo.Stdout = w
+	if err := echo.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Read(make([]byte, 16)); err != nil {
+		t.Fatal(err)
+	}
+	return echo
+}
+
+// answers sends n datagrams to a guest that answers, and returns how many came back.
+func answers(ctx context.Context, t *testing.T, from *softroce.Host, to string, n int) int {
+	t.Helper()
+	out, err := helper(t, from, "ask", to, strconv.Itoa(n)).CombinedOutput(ctx)
+	got, convErr := strconv.Atoi(strings.TrimSpace(out))
+	if err != nil || convErr != nil {
+		t.Fatal(err, out)
+	}
+	return got
+}
+
+func TestACutLinkLeavesTheOthers(t *testing.T) {
+	c := start(t, softroce.Config{Hosts: 3, MemoryMB: 512})
+	ctx, cancel := context.WithTimeout(t.Context(), guestTime)
+	defer cancel()
+	for i := range c.Hosts() {
+		answering(t, c.Host(i))
+	}
+	reach := func() (text string) {
+		for i := range c.Hosts() {
+			for j := range c.Hosts() {
+				if i != j && answers(ctx, t, c.Host(i), fmt.Sprintf("vm%d", j), 5) > 0 {
+					text += fmt.Sprintf("%d>%d ", i, j)
+				}
+			}
+		}
+		return text
+	}
+	for _, s := range []struct {
+		name, want string
+		change     func() error
+	}{
+		{"whole", "0>1 0>2 1>0 1>2 2>0 2>1 ", func() error { return nil }},
+		{"0-1 cut", "0>2 1>2 2>0 2>1 ", func() error { return c.Cut(0, 1) }},
+		{"0-1 restored, 1-2 cut", "0>1 0>2 1>0 2>0 ", func() error { return errors.Join(c.Restore(0, 1), c.Cut(2, 1)) }},
+		{"1-2 restored, 0-2 too slow", "0>1 1>0 1>2 2>1 ", func() error { return errors.Join(c.Restore(1, 2), c.Delay(0, 2, time.Second)) }},
+	} {
+		if err := s.change(); err != nil {
+			t.Fatal(err)
+		}
+		if got := reach(); got != s.want {
+			t.Errorf("%s: %s, want %s", s.name, got, s.want)
+		}
+	}
+	server := c.Host(2).Command("ibv_rc_pingpong", "-d", "rxe0", "-g", "1", "-n", "20")
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	out := output(t, c.Host(1), "sh", "-c", "for i in $(seq 100); do ibv_rc_pingpong -d rxe0 -g 1 -n 20 vm2 && exit 0; sleep 0.3; done; exit 1")
+	if err := server.Wait(ctx); err != nil || !strings.Contains(out, "20 iters") {
+		t.Error(err, out)
+	}
 }
 
 func TestConfigOutOfRangeIsRefused(t *testing.T) {

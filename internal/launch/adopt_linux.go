@@ -2,10 +2,6 @@ package launch
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -20,18 +16,20 @@ func adopt() error {
 	return nil
 }
 
-// endAdopted kills processes that the ranks left outside their groups. Killing one
+// endOrphans kills processes that the ranks left outside their groups. Killing one
 // hands its children to us, so it goes on until there are none; the bound is
 // for a tree that grows faster than it is cut. A process of another user, as of a
 // setuid program, is neither killed nor waited for.
-func (c *children) endAdopted() {
+func (c *children) endOrphans(which func(procStat) bool) {
 	for range 100 {
 		var killed []int
-		for _, pid := range offspring() {
-			if !c.before[pid] && syscall.Kill(pid, syscall.SIGKILL) == nil {
-				killed = append(killed, pid)
+		c.mu.Lock()
+		for _, p := range offspring() {
+			if which(p) && !c.own[p.pid] && !c.before[p.pid] && syscall.Kill(p.pid, syscall.SIGKILL) == nil {
+				killed = append(killed, p.pid)
 			}
 		}
+		c.mu.Unlock()
 		if len(killed) == 0 {
 			return
 		}
@@ -45,35 +43,7 @@ func (c *children) endAdopted() {
 	}
 }
 
-// offspring are the child processes of this one.
-func offspring() (pids []int) {
-	for _, p := range processes() {
-		if p.parent == os.Getpid() {
-			pids = append(pids, p.pid)
-		}
-	}
-	return pids
-}
+func anyProcess(procStat) bool { return true }
 
-// processes reads /proc/PID/stat (proc(5)): pid (comm) state ppid pgrp session ...; comm may
-// hold blanks and brackets.
-func processes() (all []procStat) {
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, path := range stats {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			continue
-		}
-		text := string(b)
-		f := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
-		if len(f) < 4 {
-			continue
-		}
-		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		parent, _ := strconv.Atoi(f[1])
-		group, _ := strconv.Atoi(f[2])
-		session, _ := strconv.Atoi(f[3])
-		all = append(all, procStat{pid, parent, group, session})
-	}
-	return all
-}
+// inOurGroup: what rank 0 leaves in our process group.
+func inOurGroup(p procStat) bool { return p.group == syscall.Getpgrp() }

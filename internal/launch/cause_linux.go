@@ -45,10 +45,6 @@ func (m *memoryKills) text() string {
 	return "; the kernel has killed for want of memory: start fewer ranks here, with less memory each"
 }
 
-// tick is by how much the kernel's two counts of processor time may differ: RLIMIT_CPU goes by
-// samples, one in 10 ms at the slowest clock.
-const tick = 100 * time.Millisecond
-
 // cause is the machine's reason why a signal has ended a rank, or a program of a shell that is
 // the rank. killed says that it was sent from here.
 func (m *memoryKills) cause(state *os.ProcessState, killed bool) string {
@@ -59,7 +55,8 @@ func (m *memoryKills) cause(state *os.ProcessState, killed bool) string {
 		return m.text()
 	case s == syscall.SIGKILL && !killed:
 		var limit unix.Rlimit
-		took := state.UserTime() + state.SystemTime() + tick
+		// The kernel limits by samples, which on a busy machine say more than the times of a process.
+		took := (state.UserTime() + state.SystemTime()) * 3 / 2
 		if unix.Getrlimit(unix.RLIMIT_CPU, &limit) == nil && uint64(took/time.Second) >= limit.Max {
 			return fmt.Sprintf("; it has had the %d s of processor time that are allowed (ulimit -t, RLIMIT_CPU)", limit.Max)
 		}

@@ -38,14 +38,6 @@ type child struct {
 	status syscall.WaitStatus
 }
 
-// outer lists the variables by which an outer job identifies its ranks to
-// package bootstrap: they would contradict ours.
-var outer = []string{
-	"IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_BOOTSTRAP",
-	"IBCONDUIT_SECRET", "IBCONDUIT_SECRET_FILE", "IBCONDUIT_SECRET_FD", "IBCONDUIT_LISTEN_FD", "IBCONDUIT_LIFE_FD",
-	"IBCONDUIT_ENDED_FD", "IBCONDUIT_SOCKET", "IBCONDUIT_SOCKET_FD", "IBCONDUIT_LISTEN", "IBCONDUIT_PROGRAMS",
-}
-
 func without(env, names []string) []string {
 	var kept []string
 next:
@@ -222,7 +214,7 @@ func (c *child) wait(orders *atomic.Int64, all *children) (order int64) {
 	c.reaped = true
 	c.status, _ = c.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if c.inOurGroup {
-		all.killOrphansOfGroup()
+		all.endOrphans(inOurGroup)
 	}
 	return order
 }

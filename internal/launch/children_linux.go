@@ -7,6 +7,8 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -31,10 +33,10 @@ func newChildren() *children {
 	return &children{own: map[int]bool{}, look: make(chan struct{}, 1), before: map[int]bool{}}
 }
 
-// spare keeps present children from endAdopted and killOrphansOfGroup.
+// spare keeps present children from endOrphans.
 func (c *children) spare() {
-	for _, pid := range offspring() {
-		c.before[pid] = true
+	for _, p := range offspring() {
+		c.before[p.pid] = true
 	}
 }
 
@@ -52,6 +54,30 @@ func (c *children) start(cmd *exec.Cmd) error {
 	}
 	return err
 }
+
+// startSelf starts this program once more, to serve the job, without the job's mark: the guard of a
+// job inside another must outlive the processes that the other's guard kills.
+func (c *children) startSelf(attr *syscall.SysProcAttr, in, out *os.File, args ...string) (<-chan struct{}, error) {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args, cmd.Dir, cmd.SysProcAttr = args, "/", attr
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, jobMark) })
+	if cmd.Stdin = in; out != nil {
+		cmd.Stdout = out
+	}
+	if err := c.start(cmd); err != nil {
+		return nil, err
+	}
+	gone := make(chan struct{})
+	go func() {
+		c.await(cmd)
+		c.wait(cmd)
+		close(gone)
+	}()
+	return gone, nil
+}
+
+// jobMark begins the variable by which a guard finds what belongs to its job.
+const jobMark = "IBCONDUIT_JOB="
 
 // starting is held while a program starts. Package syscall lets one start at a time, too.
 var starting sync.Mutex
@@ -113,9 +139,9 @@ func continueStarting(spared func(pid int) bool) (end func()) {
 				return
 			case <-time.After(100 * time.Millisecond):
 			}
-			for _, pid := range offspring() {
-				if !spared(pid) {
-					_ = syscall.Kill(pid, syscall.SIGCONT)
+			for _, p := range offspring() {
+				if !spared(p.pid) {
+					_ = syscall.Kill(p.pid, syscall.SIGCONT)
 				}
 			}
 		}

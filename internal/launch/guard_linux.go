@@ -4,12 +4,9 @@ import (
 	"bytes"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -22,9 +19,8 @@ const guardName = "ibrun-guard"
 // means that the job has ended in order, the end of the pipe without one that
 // no other process is left to clean up.
 type guard struct {
-	cmd   *exec.Cmd
 	pipe  *os.File
-	ended chan struct{}
+	ended <-chan struct{}
 }
 
 func startGuard(h *handover, c *children) (*guard, error) {
@@ -33,31 +29,13 @@ func startGuard(h *handover, c *children) (*guard, error) {
 		return nil, err
 	}
 	defer r.Close()
-	g := &guard{pipe: w, cmd: exec.Command("/proc/self/exe"), ended: make(chan struct{})}
-	g.cmd.Args = []string{guardName, h.job, h.dir}
-	g.cmd.Stdin = r
-	g.cmd.Dir = "/"
-	g.cmd.Env = unmarked(os.Environ())
-	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := c.start(g.cmd); err != nil {
+	ended, err := c.startSelf(&syscall.SysProcAttr{Setsid: true}, r, nil, guardName, h.job, h.dir)
+	if err != nil {
 		w.Close()
 		return nil, err
 	}
-	go func() {
-		c.await(g.cmd)
-		c.wait(g.cmd)
-		close(g.ended)
-	}()
-	return g, nil
+	return &guard{w, ended}, nil
 }
-
-// unmarked is an environment without a job's id: the guard of a job inside another must outlive
-// the processes that the other's guard kills.
-func unmarked(env []string) []string {
-	return slices.DeleteFunc(env, func(kv string) bool { return strings.HasPrefix(kv, jobMark) })
-}
-
-const jobMark = "IBCONDUIT_JOB="
 
 // dismiss ends the guard: the job has ended.
 func (g *guard) dismiss() {

@@ -25,6 +25,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -111,18 +112,22 @@ type Config struct {
 	Guard bool
 }
 
+// outer lists the variables by which an outer job identifies its ranks to
+// package bootstrap: they would contradict ours.
+var outer = []string{
+	"IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_BOOTSTRAP",
+	"IBCONDUIT_SECRET", "IBCONDUIT_SECRET_FILE", "IBCONDUIT_SECRET_FD", "IBCONDUIT_LISTEN_FD", "IBCONDUIT_LIFE_FD",
+	"IBCONDUIT_ENDED_FD", "IBCONDUIT_SOCKET", "IBCONDUIT_SOCKET_FD", "IBCONDUIT_LISTEN", "IBCONDUIT_PROGRAMS",
+}
+
 // Sets reports whether Run itself sets a rank's variable: with another value the
 // ranks would not find each other, nor the guard what they started.
 func Sets(variable string) bool {
-	switch variable {
-	case "IBCONDUIT_RANK", "IBCONDUIT_SIZE", "IBCONDUIT_ADDR", "IBCONDUIT_JOB", "IBCONDUIT_SECRET_FD",
-		"IBCONDUIT_LISTEN_FD",
-		"IBCONDUIT_LIFE_FD", "IBCONDUIT_ENDED_FD", "IBCONDUIT_SOCKET", "IBCONDUIT_SOCKET_FD", "IBCONDUIT_LISTEN",
-		"IBCONDUIT_PROGRAMS":
-		return true
-	}
-	return false
+	return slices.Contains(outer, variable) && !slices.Contains(chosen, variable)
 }
+
+// chosen are variables of outer that a user may choose for the ranks.
+var chosen = []string{"IBCONDUIT_BOOTSTRAP", "IBCONDUIT_SECRET", "IBCONDUIT_SECRET_FILE"}
 
 // Program is one of a job of several.
 type Program struct {
@@ -179,29 +184,6 @@ func (e *HostError) ExitCode() int { return cmp.Or(e.code, HostLost) }
 // are: rank-03.out, rank-03.err.
 func OutputFile(rank, ranks, fd int) string {
 	return fmt.Sprintf("rank-%0*d.%s", len(strconv.Itoa(ranks-1)), rank, [...]string{1: "out", 2: "err"}[fd])
-}
-
-// rankList is "rank 3", or "ranks 0-5, 9", of ascending numbers.
-func rankList(numbers []int) string {
-	var parts []string
-	for i := 0; i < len(numbers); {
-		from := i
-		for i++; i < len(numbers) && numbers[i] == numbers[i-1]+1; {
-			i++
-		}
-		switch i - from {
-		case 1:
-			parts = append(parts, strconv.Itoa(numbers[from]))
-		case 2:
-			parts = append(parts, strconv.Itoa(numbers[from]), strconv.Itoa(numbers[i-1]))
-		default:
-			parts = append(parts, fmt.Sprintf("%d-%d", numbers[from], numbers[i-1]))
-		}
-	}
-	if len(numbers) == 1 {
-		return "rank " + parts[0]
-	}
-	return "ranks " + strings.Join(parts, ", ")
 }
 
 // program is a rank's.

@@ -69,7 +69,7 @@ func newLocal(cfg *Config, l layout, numbers []int, h *handover, events chan<- e
 		if err = adopt(); err != nil {
 			return nil, err
 		}
-		s.closing(s.children.endAdopted)
+		s.closing(func() { s.children.endOrphans(anyProcess) })
 		s.closing(s.children.reapOrphans())
 	}
 	if cfg.Guard {

@@ -3,8 +3,6 @@ package launch
 import (
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -144,22 +142,11 @@ func (d *deaths) close() {
 const exiting = 0x4
 
 // dying reports a rank that ends, not one that has only closed its life pipe, as a program does
-// that closes all descriptors that it does not know. It reads the flags from /proc/PID/stat
-// (proc(5)): pid (comm) state ppid pgrp session tty_nr tpgid flags ...
+// that closes all descriptors that it does not know. Without /proc each is dying: most programs
+// close nothing that they do not know.
 func (c *child) dying() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.reaped {
-		return true
-	}
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.cmd.Process.Pid))
-	if err != nil {
-		return true // no /proc: most programs close nothing that they do not know
-	}
-	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-	if len(f) < 7 {
-		return true
-	}
-	flags, err := strconv.ParseUint(f[6], 10, 64)
-	return err != nil || flags&exiting != 0
+	p, ok := readStat(c.cmd.Process.Pid)
+	return c.reaped || !ok || p.flags&exiting != 0
 }

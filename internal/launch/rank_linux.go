@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"syscall"
+	"time"
 )
 
 // rank is one rank of the job, on whatever host.
@@ -55,4 +56,11 @@ type starter interface {
 type event struct {
 	rank *rank
 	dry  bool
+}
+
+// stopped is a timer that does not run.
+func stopped() *time.Timer {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return t
 }

@@ -7,34 +7,28 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
-	"slices"
-	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/internal/ranklist"
 )
 
 // run is a job in progress.
 type run struct {
-	cfg       Config
-	starter   starter
-	ranks     []*rank
-	events    chan event // two for each rank, in order
-	failure   firstFailure
-	ints      int                          // SIGINTs so far
-	asked     map[syscall.Signal]time.Time // when each was forwarded last
-	out, errs *sink
-	mu        sync.Mutex
-	files     []*sink // of Config.Output; guarded by mu
+	cfg     Config
+	starter starter
+	ranks   []*rank
+	events  chan event // two for each rank, in order
+	failure firstFailure
+	ints    int                          // SIGINTs so far
+	asked   map[syscall.Signal]time.Time // when each was forwarded last
+	outputs *outputs
 
 	early    []os.Signal    // of Config.Signals, from before all hosts had answered
 	stops    chan os.Signal // to stop, and to continue
 	stopping []os.Signal    // what it receives
-
-	over         chan struct{} // closed by giveUpOutput
-	giveUpOutput func()
 }
 
 // Run starts the ranks and returns when all have ended: with the code of the
@@ -48,22 +42,16 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 	if err != nil {
 		return 126, err
 	}
-	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N), over: make(chan struct{}),
+	r := &run{cfg: cfg, events: make(chan event, 2*cfg.N), outputs: newOutputs(&cfg),
 		asked: map[syscall.Signal]time.Time{}}
-	r.giveUpOutput = sync.OnceFunc(func() { close(r.over) })
-	defer r.giveUpOutput()
-	r.out = &sink{w: cfg.Stdout, name: "standard output", report: cfg.Report, over: r.over}
-	r.errs = r.out
-	if !same(cfg.Stdout, cfg.Stderr) {
-		r.errs = &sink{w: cfg.Stderr, name: "standard error", report: cfg.Report, over: r.over}
-	}
+	defer r.outputs.giveUp()
 	if cfg.JobControl {
 		r.stops = make(chan os.Signal, 64) // a write that is refused sends many
 		r.stopping = stopSignals()
 		signal.Notify(r.stops, r.stopping...)
 		defer signal.Stop(r.stops)
 	}
-	if err = r.makeOutput(); err == nil {
+	if err = r.outputs.makeDir(); err == nil {
 		err = r.newStarter(descriptors)
 	}
 	if err != nil {
@@ -76,7 +64,7 @@ func Run(ctx context.Context, cfg Config) (code int, err error) {
 	r.ranks, err = r.starter.start(ctx)
 	err = r.see(ctx, err)
 	r.starter.close()
-	err = errors.Join(err, r.endOutput())
+	err = errors.Join(err, r.outputs.end())
 	return r.result(err), err
 }
 
@@ -94,7 +82,7 @@ func (r *run) newStarter(l layout) error {
 	if err != nil {
 		return err
 	}
-	s.output = r.output
+	s.output = r.outputs.open
 	if r.cfg.JobControl {
 		err = s.shareTerminal(func() { signal.Notify(r.stops, r.stopping...) })
 	}
@@ -104,102 +92,6 @@ func (r *run) newStarter(l layout) error {
 	}
 	r.starter = s
 	return nil
-}
-
-// makeOutput makes Config.Output, or says why it cannot be used before a rank or a host is named as
-// the cause.
-func (r *run) makeOutput() error {
-	dir := r.cfg.Output
-	if dir == "" {
-		return nil
-	}
-	err := os.MkdirAll(dir, 0o777)
-	if err == nil {
-		err = unix.Access(dir, unix.W_OK|unix.X_OK)
-	}
-	if err != nil {
-		return fmt.Errorf("launch: the output's directory %s: %w", dir, err)
-	}
-	return nil
-}
-
-// outputError: it is the file that cannot be made, not the rank.
-type outputError struct {
-	rank int
-	err  error
-}
-
-func (e *outputError) Error() string {
-	return fmt.Sprintf("output of rank %d: %v%s", e.rank, e.err, limits(e.err))
-}
-func (e *outputError) Unwrap() error { return e.err }
-
-// createOutput makes a file, or empties one, in a directory to which others may write too: a pipe
-// of theirs would wait for its reader.
-func createOutput(name string) (*os.File, error) {
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o666)
-	switch {
-	case errors.Is(err, unix.ELOOP):
-		return nil, fmt.Errorf("%w (a symbolic link is not followed: remove it, or name another directory)", err)
-	case errors.Is(err, unix.ENXIO): // of a pipe, or a socket
-		return nil, notRegular(name)
-	case err != nil:
-		return nil, err
-	}
-	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {
-		_ = f.Close()
-		return nil, notRegular(name)
-	}
-	if err := f.Truncate(0); err != nil {
-		_ = f.Close()
-		return nil, err
-	}
-	return f, nil
-}
-
-func notRegular(name string) error {
-	return fmt.Errorf("%s is no regular file: remove it, or name another directory", name)
-}
-
-// output is where a rank's standard output (1) or standard error (2) goes.
-func (r *run) output(number, fd int, coming func() bool) (outputWriter, error) {
-	if dir := r.cfg.Output; dir != "" {
-		f, err := createOutput(filepath.Join(dir, OutputFile(number, r.cfg.N, fd)))
-		if err != nil {
-			return nil, &outputError{number, err}
-		}
-		to := &sink{w: f, name: f.Name(), report: r.cfg.Report, over: r.over}
-		r.mu.Lock()
-		r.files = append(r.files, to)
-		r.mu.Unlock()
-		return &stream{sink: to, hold: holdTime, coming: coming}, nil
-	}
-	to := r.out
-	if fd == 2 {
-		to = r.errs
-	}
-	return &stream{sink: to, prefix: []byte(r.cfg.Prefix(number)), hold: holdTime, coming: coming}, nil
-}
-
-func (r *run) endOutput() (err error) {
-	err = errors.Join(r.out.end(), r.errs.end())
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, f := range r.files {
-		err = errors.Join(err, f.end(), f.w.(*os.File).Close())
-	}
-	return err
-}
-
-// same: two writers that are surely one, as the files of a terminal are, and the files of 2>&1.
-// Comparing may panic, as for structs that hold slices; such are taken for different.
-func same(a, b any) (equal bool) {
-	defer func() { _ = recover() }()
-	f, _ := a.(*os.File)
-	g, _ := b.(*os.File)
-	one, err := f.Stat() // of nil it is an error
-	other, err2 := g.Stat()
-	return a == b || err == nil && err2 == nil && os.SameFile(one, other)
 }
 
 var errUnread = errors.New("launch: the rest of the output is lost: it is not read")
@@ -242,7 +134,7 @@ func (r *run) see(ctx context.Context, err error) error {
 			alive--
 			ev.rank.ended = true
 			if alive == 0 {
-				defer time.AfterFunc(r.cfg.Grace, r.giveUpOutput).Stop()
+				defer time.AfterFunc(r.cfg.Grace, r.outputs.giveUp).Stop()
 			}
 			r.starter.announce(ev.rank)
 			if err == nil && r.failure.ended(ev.rank, alive) {
@@ -295,40 +187,6 @@ func (r *run) see(ctx context.Context, err error) error {
 	return err
 }
 
-// stopped is a timer that does not run.
-func stopped() *time.Timer {
-	t := time.NewTimer(time.Hour)
-	t.Stop()
-	return t
-}
-
-// onceTime: a signal that ends, and comes again within this time, is one still. timeout(1) signals
-// its child and then its group, and wrappers hand on what their group has received too.
-const onceTime = 200 * time.Millisecond
-
-// forward hands on a signal; the second SIGINT is for a job that ignores the
-// first.
-func (r *run) forward(s os.Signal) {
-	sig, ok := s.(syscall.Signal)
-	if !ok {
-		return
-	}
-	if sig == syscall.SIGINT || sig == syscall.SIGTERM {
-		if time.Since(r.asked[sig]) < onceTime {
-			return
-		}
-		r.asked[sig] = time.Now()
-	}
-	if sig == syscall.SIGINT {
-		if r.ints++; r.ints > 1 {
-			r.cfg.Report("second interrupt: killing all ranks")
-			r.signal(syscall.SIGKILL)
-			return
-		}
-	}
-	r.pass(sig)
-}
-
 // alive names the ranks that have not ended.
 func (r *run) alive() string {
 	var numbers []int
@@ -337,14 +195,7 @@ func (r *run) alive() string {
 			numbers = append(numbers, k.number)
 		}
 	}
-	slices.Sort(numbers)
-	return rankList(numbers)
-}
-
-func (r *run) signal(s syscall.Signal) {
-	for _, k := range r.ranks {
-		k.signal(s)
-	}
+	return ranklist.Text(numbers)
 }
 
 func (r *run) result(err error) int {

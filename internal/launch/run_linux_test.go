@@ -50,9 +50,9 @@ func sh(t *testing.T, n int, script string, change func(*Config)) result {
 	return r
 }
 
-// meeting lets a rank of a script come, and wait until another one has come, or is gone: nothing
+// waits lets a rank of a script come, and wait until another one has come, or is gone: nothing
 // else says which of them is quicker. One is gone when the launcher has waited for it.
-const meeting = `
+const waits = `
 	come() { echo $$ >new.$IBCONDUIT_RANK; mv new.$IBCONDUIT_RANK pid.$IBCONDUIT_RANK; }
 	await() { while ! test -e pid.$1; do sleep 0.01; done; }
 	gone() { await $1; while kill -0 $(cat pid.$1) 2>/dev/null; do sleep 0.01; done; }
@@ -61,7 +61,7 @@ const meeting = `
 // meet runs n ranks of a script that uses these functions.
 func meet(t *testing.T, n int, script string, change func(*Config)) result {
 	t.Helper()
-	return sh(t, n, meeting+script, func(c *Config) {
+	return sh(t, n, waits+script, func(c *Config) {
 		c.Dir = t.TempDir()
 		if change != nil {
 			change(c)
@@ -176,7 +176,7 @@ func TestCodeIsThatOfTheFirstRankThatFailed(t *testing.T) {
 func TestFailureNamesRankPidAndWhatFollows(t *testing.T) {
 	r := sh(t, 4, `test $IBCONDUIT_RANK != 2 || { echo $$; exit 3; }; sleep 60`, nil)
 	want := fmt.Sprintf("rank 2 (pid %d): exit status 3; ending the other 3 ranks\n"+
-		"ranks 0, 1, 3 did not end within 300ms: SIGTERM", number(t, r.out))
+		"ranks 0,1,3 did not end within 300ms: SIGTERM", number(t, r.out))
 	if r.msg != want {
 		t.Errorf("%q, want %q", r.msg, want)
 	}
@@ -465,7 +465,7 @@ func TestWhatCannotBeKilledIsNotWaitedFor(t *testing.T) {
 		err := unix.Capget(&header, &caps[0])
 		caps[0].Effective &^= 1 << unix.CAP_KILL
 		if err = errors.Join(err, unix.Capset(&header, &caps[0])); err == nil {
-			newChildren().endAdopted()
+			newChildren().endOrphans(anyProcess)
 		}
 		ended <- err
 	}()

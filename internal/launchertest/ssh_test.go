@@ -378,7 +378,7 @@ func TestTheEndOfAnSSHConnection(t *testing.T) {
 			cut(p.cmd.Process.Pid)
 			h.ended(p, pids, 255)
 			// Or ibrun did not know yet that these run.
-			if text := p.out.String(); !strings.Contains(text, "ibrun: host b is lost, and ranks 1, 2 with it: ") && !strings.Contains(text, "ibrun: launch: host b: ") {
+			if text := p.out.String(); !strings.Contains(text, "ibrun: host b is lost, and ranks 1,2 with it: ") && !strings.Contains(text, "ibrun: launch: host b: ") {
 				t.Errorf("%s", text)
 			}
 		})

@@ -193,7 +193,7 @@ func describe(c *softroce.Cluster) string {
 				continue
 			}
 			l := c.Link(i, j)
-			fmt.Fprintf(&b, "vm%d>vm%d  sent %d  dropped %d  cut off %d  overflow %d", i, j, l.Sent, l.Dropped, l.CutOff, l.Overflow)
+			fmt.Fprintf(&b, "vm%d>vm%d  sent %d  lost %d", i, j, l.Sent, l.Lost)
 			if l.Cut {
 				b.WriteString("  CUT")
 			}

@@ -28,7 +28,6 @@ type options struct {
 	timeout time.Duration
 	accel   string
 	dir     string
-	seed    uint64
 	env     listFlag
 	rw      listFlag
 	fetch   listFlag
@@ -55,7 +54,6 @@ func newOptions() *options {
 	f.DurationVar(&o.timeout, "timeout", 0, "kill the VM after this `time` (default: 10m; exec: 30 s after the test's own limit)")
 	f.StringVar(&o.accel, "accel", "", "tcg, or kvm (default: IBCONDUIT_VM_ACCEL, else kvm where it proves to boot)")
 	f.StringVar(&o.dir, "dir", "", "folder of the control socket (cluster, ctl; default: the run's log folder)")
-	f.Uint64Var(&o.seed, "seed", 1, "seed of the losses that ctl drop asks for (cluster)")
 	f.Var(&o.env, "e", "set `NAME=VALUE` for the command, or pass NAME on; repeatable")
 	f.Var(&o.rw, "rw", "host `directory` that the command may write to; repeatable")
 	f.Var(&o.fetch, "fetch", "file or directory, `path` in the VM, copied to the same path here at the end; repeatable")
@@ -87,7 +85,7 @@ func (o *options) parseOnce(args []string) ([]string, error) {
 
 func (o *options) config(hosts int) softroce.Config {
 	return softroce.Config{Hosts: hosts, CPUs: o.cpus, MemoryMB: o.memory, NoRDMA: o.noRDMA, HugePages: o.huge, SwapMB: int(o.swap >> 20),
-		ReadWrite: o.rw, Append: o.kernel, Accel: o.accel, Seed: o.seed}
+		ReadWrite: o.rw, Append: o.kernel, Accel: o.accel}
 }
 
 // listFlag is a flag that may be given several times.

@@ -38,6 +38,9 @@ func setupNetwork(s *wire.Setup) error {
 			return err
 		}
 	}
+	if err := joinPorts(s.Ports, s.MTU); err != nil {
+		return err
+	}
 	if err := linkUp(netdev, addr, s.MTU); err != nil {
 		return err
 	}
@@ -48,31 +51,6 @@ func setupNetwork(s *wire.Setup) error {
 		return fmt.Errorf("add rxe0 on %s: %w (ENOENT means that the crypto layer has no crc32)", netdev, err)
 	}
 	return waitDevice("rxe0", addr)
-}
-
-func linkUp(name, addr string, mtu int) error {
-	l, err := netlink.LinkByName(name)
-	if err != nil {
-		return fmt.Errorf("link %s: %w", name, err)
-	}
-	if mtu > 0 {
-		if err := netlink.LinkSetMTU(l, mtu); err != nil {
-			return fmt.Errorf("mtu of %s: %w", name, err)
-		}
-	}
-	if addr != "" {
-		a, err := netlink.ParseAddr(addr)
-		if err != nil {
-			return err
-		}
-		if err := netlink.AddrAdd(l, a); err != nil {
-			return fmt.Errorf("address %s on %s: %w", addr, name, err)
-		}
-	}
-	if err := netlink.LinkSetUp(l); err != nil {
-		return fmt.Errorf("set %s up: %w", name, err)
-	}
-	return nil
 }
 
 // waitDevice waits until the port is active, the GID of addr is in its table and the user's device

@@ -16,7 +16,8 @@ import (
 var (
 	// bootModules are loaded in every guest before anything else works, the port of the agent
 	// first.
-	bootModules = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay", "virtio_net", "virtio_blk", "veth", "sch_netem", "dummy"}
+	bootModules = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay", "virtio_net", "virtio_blk", "veth", "bridge",
+		"sch_netem", "dummy"}
 	// rdmaModules make rxe0 possible. rxe asks the crypto layer for crc32: without crc32_generic,
 	// adding the link fails with ENOENT.
 	rdmaModules = []string{"crc32_generic", "ib_uverbs", "rdma_rxe", "rdma_ucm"}

@@ -52,8 +52,8 @@ type Spec struct {
 	Accel          string
 	CPUs, MemoryMB int
 	Shares         []wire.Share
-	NIC            *os.File // datagram socket that carries Ethernet frames, closed by Start; nil: none
-	MAC            string
+	Cards          []*os.File  // datagram sockets that carry Ethernet frames
+	Ports          []wire.Port // of the cards
 	MTU            int
 	SwapMB         int    // of a disk without content; 0: no disk
 	Append         string // further kernel parameters
@@ -73,9 +73,6 @@ type Machine struct {
 // Start starts a machine. The caller ends it with Kill, or lets the guest power off, and in either
 // case waits for Done.
 func Start(s Spec) (*Machine, error) {
-	if s.NIC != nil {
-		defer s.NIC.Close()
-	}
 	if _, err := exec.LookPath(Program); err != nil {
 		return nil, fmt.Errorf("softroce: %w; install what the VM needs: hack/softroce/packages.sh install", err)
 	}
@@ -109,9 +106,7 @@ func Start(s Spec) (*Machine, error) {
 		defer disk.Close()
 		m.cmd.ExtraFiles = append(m.cmd.ExtraFiles, disk)
 	}
-	if s.NIC != nil {
-		m.cmd.ExtraFiles = append(m.cmd.ExtraFiles, s.NIC)
-	}
+	m.cmd.ExtraFiles = append(m.cmd.ExtraFiles, s.Cards...)
 	// Its own group: a terminal's interrupt is for this process, which then ends it. Pdeathsig: see
 	// run.
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -242,10 +237,10 @@ func (s *Spec) args() []string {
 			"-device", "virtio-blk-pci,drive=swap")
 		next++
 	}
-	if s.NIC != nil {
+	for i := range s.Cards {
 		a = append(a,
-			"-netdev", fmt.Sprintf("dgram,id=n0,local.type=fd,local.str=%d", next),
-			"-device", fmt.Sprintf("virtio-net-pci,netdev=n0,mac=%s,host_mtu=%d,romfile=", s.MAC, s.MTU))
+			"-netdev", fmt.Sprintf("dgram,id=n%d,local.type=fd,local.str=%d", i, next+i),
+			"-device", fmt.Sprintf("virtio-net-pci,netdev=n%d,mac=%s,host_mtu=%d,romfile=", i, s.Ports[i].MAC, s.MTU))
 	}
 	return a
 }

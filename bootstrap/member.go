@@ -2,27 +2,8 @@ package bootstrap
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"sync/atomic"
 )
-
-// NewGroup makes a job of n ranks inside this process, for tests and for
-// programs that run their ranks as goroutines. Abort marks its rank as dead
-// for the others and returns; everything else is as between processes.
-func NewGroup(n int) []Bootstrap {
-	h := newHub(n)
-	id := fmt.Sprintf("group-%d-%d", os.Getpid(), groups.Add(1))
-	ranks := make([]Bootstrap, n)
-	for r := range ranks {
-		m := newMember(h, r, identity{rank: r, size: n, job: id, localRank: r, localSize: n, localKnown: true})
-		ranks[r] = newJob(m, "group", Options{}.withDefaults())
-	}
-	return ranks
-}
-
-// groups makes job ids unique within the process.
-var groups atomic.Uint64
 
 // atHub is what a rank has that is connected to a hub.
 type atHub struct {
