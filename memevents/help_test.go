@@ -129,8 +129,6 @@ func watchPage(t testing.TB, w *Watcher, p uintptr, need Classes) Ref {
 // long: tests that have a short form in the suite run their full one (IBCONDUIT_TEST_LONG=1).
 func long() bool { return os.Getenv("IBCONDUIT_TEST_LONG") == "1" }
 
-func split(s string) []string { return strings.Fields(s) }
-
 func indexOf(refs []Ref, r Ref) int { return slices.Index(refs, r) }
 
 func newRand(t *testing.T) *rand.Rand {
