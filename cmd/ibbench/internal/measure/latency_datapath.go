@@ -46,8 +46,9 @@ type latency struct {
 	size, begin uint64
 	calls       *caller // of active messages
 
-	t       []int64 // readings of the clock, or durations in an open loop
-	elapsed int64   // of the last stretch
+	t       []int64           // readings of the clock, or durations in an open loop and at a depth
+	pending []conduit.Pending // as many as are in flight at a depth; nil: one operation after the other
+	elapsed int64             // of the last stretch
 }
 
 // number is how message seq is marked: big-endian, so that the byte that
@@ -152,8 +153,11 @@ func (l *latency) respond(k int64) error {
 // run does n samples. In a closed loop one more precedes them, which is not
 // counted: the peer may only be on its way.
 func (l *latency) run(n int) error {
-	if l.period > 0 {
+	switch {
+	case l.period > 0:
 		return l.paced(n)
+	case l.pending != nil:
+		return l.windowed(n)
 	}
 	t := l.t[:n+2]
 	for i := range t[:n+1] {
@@ -187,9 +191,45 @@ func (l *latency) paced(n int) error {
 	return l.w.Flush(l.ctx)
 }
 
+// windowed keeps several operations in flight; each is measured from its start until it is seen
+// complete, in order.
+func (l *latency) windowed(n int) error {
+	begin, depth := now(), len(l.pending)
+	for i := range n + depth {
+		at := i % depth
+		if i >= depth && i-depth < n {
+			if err := l.pending[at].Wait(l.ctx); err != nil {
+				return err
+			}
+			l.t[i-depth] = now() - l.t[i-depth]
+		}
+		if i < n {
+			l.t[i] = now()
+			l.pending[at] = l.start()
+		}
+	}
+	l.elapsed = now() - begin
+	return nil
+}
+
+// start starts one operation without waiting.
+func (l *latency) start() conduit.Pending {
+	switch l.op {
+	case putWord, putBytes:
+		return conduit.PutSliceAsync(l.w, l.dst, l.src)
+	case getWord, getBytes:
+		return conduit.GetSliceAsync(l.w, l.src, l.dst)
+	case fetchAdd:
+		l.seq++
+		return conduit.FetchAddAsync(l.w, l.word, 1).Pending
+	}
+	l.seq++
+	return conduit.CompareSwapAsync(l.w, l.word, l.seq-1, l.seq).Pending
+}
+
 // messages is how many operations a stretch of n samples has.
 func (l *latency) messages(n int64, paced bool) int64 {
-	if paced {
+	if paced || l.pending != nil {
 		return n
 	}
 	return (n + 1) * int64(l.batch)
@@ -197,7 +237,7 @@ func (l *latency) messages(n int64, paced bool) int64 {
 
 // times are the durations of the last stretch, in the order of their starts.
 func (l *latency) times(n int) []int64 {
-	if l.period > 0 {
+	if l.period > 0 || l.pending != nil {
 		return l.t[:n]
 	}
 	t := l.t[:n+2]

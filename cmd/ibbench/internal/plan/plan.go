@@ -214,7 +214,7 @@ func (p *Plan) Lanes() int {
 func (p *Plan) QueueDepth() int {
 	n := 0
 	for _, pt := range p.Points {
-		if pt.Op != AM && pt.Kind != Coll && pt.Kind != Cache && pt.Kind != Lat {
+		if pt.Op != AM && pt.Kind != Coll && pt.Kind != Cache && (pt.Kind != Lat || pt.Depth > 1) {
 			n = max(n, pt.Depth)
 		}
 	}
@@ -315,8 +315,8 @@ func (p Point) validate() error {
 		return fmt.Errorf("%d lanes: want 1 to %d", p.Lanes, MaxLanes)
 	case lat && p.Lanes != 1:
 		return fmt.Errorf("%d lanes: latency is measured on one", p.Lanes)
-	case lat && p.Depth != 1:
-		return fmt.Errorf("depth %d: a latency is that of one operation in flight", p.Depth)
+	case p.Depth != 1 && (p.PingPong() || p.Kind == Coll || lat && p.Op == AM):
+		return fmt.Errorf("depth %d: want 1 here; get, amo, cas and put --ack are measured at a depth", p.Depth)
 	case p.Iters < 0 || p.Iters > MaxIters:
 		return fmt.Errorf("%d iterations: want 1 to %d", p.Iters, int64(MaxIters))
 	case p.Duration < 0 || p.Iters == 0 && p.Duration == 0:
@@ -325,10 +325,12 @@ func (p Point) validate() error {
 		return errors.New("a negative warm-up")
 	case p.PerSecond < 0:
 		return errors.New("a negative rate")
-	case p.PerSecond > 0 && (!lat || p.Batch > 1):
-		return errors.New("--rate needs lat with one operation per sample")
+	case p.PerSecond > 0 && (!lat || p.Depth != 1 || p.Batch > 1):
+		return errors.New("--rate needs lat with depth 1 and one operation per sample")
 	case p.Batch < 0 || p.Batch > 1<<20:
 		return fmt.Errorf("%d operations per sample: want 1 to %d, or 0 for automatic", p.Batch, 1<<20)
+	case p.Batch > 1 && p.Depth > 1:
+		return errors.New("several operations per sample need depth 1")
 	case p.Bidi && p.Kind != BW:
 		return errors.New("--bidi is for bw")
 	case p.Local != "" && p.Local != Own:

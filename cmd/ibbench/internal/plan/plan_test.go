@@ -146,7 +146,7 @@ func TestImpossiblePlansAreRefusedWithTheReason(t *testing.T) {
 		"want ibv, shm or auto":      func(p *Plan) { p.Fabric = "tcp" },
 		"nothing to measure":         func(p *Plan) { p.Points = nil },
 		"atomics work on 8 bytes":    func(p *Plan) { p.Points[0].Op, p.Points[0].Size = AMO, 16 },
-		"one operation in flight":    func(p *Plan) { p.Points[0].Depth = 4 },
+		"put --ack are measured":     func(p *Plan) { p.Points[0].Depth = 4 },
 		"not measured by bw":         func(p *Plan) { p.Points[1].Op = AMO },
 		"want 1 byte":                func(p *Plan) { p.Points[0].Size = 0 },
 		"neither a number":           func(p *Plan) { p.Points[0].Iters = 0 },

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -391,4 +392,19 @@ func formatOf(t *testing.T, name string, pct []float64, all ...*Series) string {
 		t.Fatal(err)
 	}
 	return out.String()
+}
+
+func TestBarsHoldEverySample(t *testing.T) {
+	var sum int
+	for line := range strings.Lines(bars(sweep()[0].Hist)) {
+		f := strings.Fields(line)
+		var n int
+		if _, err := fmt.Sscan(f[3], &n); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		sum += n
+	}
+	if sum != 1001 {
+		t.Errorf("%d of 1001 samples", sum)
+	}
 }

@@ -3,9 +3,11 @@ package report
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
+	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 	"github.com/ibconduit/conduit/internal/errtext"
 )
 
@@ -38,8 +40,11 @@ func (t *text) Add(s *Series) error {
 	return t.err
 }
 
-// Close prints verdicts, assertions and notes.
+// Close prints the histogram of a single latency, verdicts, assertions and notes.
 func (t *text) Close() error {
+	if len(t.all) == 1 && t.all[0].Kind == plan.Lat && t.all[0].Hist != nil && len(t.all[0].Hist.Buckets) > 0 {
+		t.printf("\n%s", bars(t.all[0].Hist))
+	}
 	t.printf("%s", verdicts(t.all))
 	for _, a := range asserted(t.all) {
 		t.printf("%s\n", a)
@@ -221,4 +226,48 @@ func notes(all []*Series) (out []string) {
 		}
 	}
 	return out
+}
+
+// Size of a picture of bars.
+const (
+	barRows  = 16
+	barWidth = 50
+)
+
+// bars draws a histogram up to the 99th percentile, with the rest in a last row.
+func bars(h *stats.Hist) string {
+	scale, total, sum := h.Scale(), int64(0), int64(0)
+	for _, b := range h.Buckets {
+		total += b[2]
+	}
+	lo, hi, step := scale*float64(h.Buckets[0][0]), 0.0, scale
+	for _, b := range h.Buckets {
+		step = max(step, scale*float64(b[1]+1-b[0])) // a row of less would have none, or two
+		hi = scale * float64(b[1]+1)
+		if sum += b[2]; float64(sum) >= 0.99*float64(total) {
+			break
+		}
+	}
+	step = max((hi-lo)/barRows, step)
+	counts := make([]int64, barRows+1)
+	for _, b := range h.Buckets {
+		counts[min(int((scale*float64(b[0]+b[1])/2-lo)/step), barRows)] += b[2]
+	}
+	rows := barRows
+	for counts[rows-1] == 0 {
+		rows-- // beyond the last value of few
+	}
+	var out strings.Builder
+	for i, n := range counts {
+		name := "from"
+		switch {
+		case i == barRows && n > 0:
+			name = "beyond"
+		case i >= rows:
+			continue
+		}
+		bar := strings.Repeat("█", int(float64(n)/float64(slices.Max(counts))*barWidth+0.5))
+		fmt.Fprintf(&out, "%8s %9s us %9d %s\n", name, micros(lo+float64(i)*step), n, bar)
+	}
+	return out.String()
 }

@@ -33,6 +33,14 @@ func (s *Samples) Hist() *Hist {
 	return h
 }
 
+// Scale is how many nanoseconds the unit has.
+func (h *Hist) Scale() float64 {
+	if h.Unit == "ps" {
+		return 1e-3
+	}
+	return 1
+}
+
 // MergeHists adds histograms up; nil where one is missing or of another unit.
 func MergeHists(all []*Hist) *Hist {
 	sum := make(map[[2]int64]int64)
