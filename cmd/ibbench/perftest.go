@@ -17,9 +17,6 @@ import (
 	"github.com/ibconduit/conduit/internal/errtext"
 )
 
-// within is how near to a median ratio its interval is for --budget to end.
-const within = 0.05
-
 // perftestCmd is ibbench perftest.
 type perftestCmd struct {
 	place
@@ -29,7 +26,7 @@ type perftestCmd struct {
 	Sizes  string        `aliases:"size" placeholder:"LIST" help:"Sizes in bytes. Default: 8,4K for lat, 64K for bw; of am short,4K and 4K."`
 	Iters  *int64        `placeholder:"N" help:"Iterations of each measurement. Default: 20000 for lat, so that the first second of a process does not count for much; 500 for bw."`
 	Rounds int           `default:"5" placeholder:"N" help:"Rounds that must count. Default: 5."`
-	Budget time.Duration `placeholder:"D" help:"Instead of --rounds: measure until the 95 % interval of each median ratio is within 5 % of it, or no further round fits into this time, as 90s. The first round may take twice as long."`
+	Budget time.Duration `placeholder:"D" help:"Instead of --rounds: measure until the 95 % interval of each median ratio is within --within of it, or no further round fits into this time, as 90s. The first round may take twice as long."`
 	Within float64       `default:"5" placeholder:"P" help:"Percent, for --budget. Default: 5."`
 	UCX    bool          `name:"ucx" help:"lat: measure with UCX (ucx_perftest, rc_verbs) in each round too."`
 	Goals  string        `placeholder:"LIST" help:"Ratios to perftest that are wanted of the best rounds, as put:8=1.35,am:short=1.8; the table says which are reached. Does not change the exit code."`
@@ -49,7 +46,7 @@ func (c *perftestCmd) run(ctx context.Context, io streams) error {
 	}
 	x := &peer.Comparison{
 		Plan: p, Peer: peer.Perftest, Rounds: c.Rounds, Timeout: peer.Timeout, Extra: strings.Fields(c.Args),
-		UCX: c.UCX, Until: peer.Until{Budget: c.Budget, Within: within},
+		UCX: c.UCX, Until: peer.Until{Budget: c.Budget, Within: c.Within / 100},
 	}
 	return c.versus(ctx, io, c.Quiet, x, as, goals.Judge, func(t *terminal) (err error) {
 		var why string
@@ -109,6 +106,8 @@ func (c *perftestCmd) plan() (*plan.Plan, []plan.Assertion, error) {
 	switch {
 	case c.Budget < 0:
 		return nil, nil, fmt.Errorf("--budget %v: want a time above 0", c.Budget)
+	case !(c.Within > 0) || c.Within > 100:
+		return nil, nil, fmt.Errorf("--within %g: want percent, above 0 to 100", c.Within)
 	case c.UCX && c.Kind != plan.Lat:
 		return nil, nil, errors.New("--ucx is for lat")
 	}

@@ -94,7 +94,7 @@ func TestEveryCommandWritesTheSchema(t *testing.T) {
 		"coll bcast --loop 1 --sizes 1M --fabric shm --warmup 0 --warmup-iters 1 --iters 5",
 		"cache gups --sizes 1K --rounds 2 --mapped --fabric shm",
 		"mr hit --size 4K --iters 50 --fake",
-		"mr churn --size 4K --iters 50 --cycles 100 --fake",
+		"mr churn --size 4K --iters 50 --fake",
 		"flow jacobi --limit 0 --quick",
 		"flow ft --limits 0 --quick --class S",
 		"flow incast --quick --payloads 20 -n 2",

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -116,12 +115,6 @@ func (s *swapped) Exchange(ctx context.Context, blob []byte) ([][]byte, error) {
 	return all, err
 }
 
-// order is what the client sends to the server.
-type order struct {
-	Plan string `json:"plan"`
-	Host string `json:"host"`
-}
-
 func (c *serveCmd) run(ctx context.Context, io streams) error {
 	cpus, err := plan.CPUs(c.CPU)
 	if err != nil {
@@ -170,33 +163,21 @@ func (c *serveCmd) serve(ctx context.Context, boot bootstrap.Bootstrap, cpus []i
 	if err != nil {
 		return errors.Join(err, boot.Close())
 	}
-	var o order
-	err = json.Unmarshal(blobs[0], &o)
-	if err != nil {
-		return errors.Join(fmt.Errorf("the client's order: %w", err), boot.Fail(err))
-	}
-	p, err := plan.Decode(o.Plan)
+	p, err := plan.Decode(string(blobs[0]))
 	if err != nil {
 		return errors.Join(err, boot.Fail(err))
 	}
 	p.Device, p.GID, p.CPUs = c.Device, c.GID, cpus
-	t.line("%s measures %s", o.Host, errtext.Count(len(p.Points), "point"))
+	t.line("a client measures %s", errtext.Count(len(p.Points), "point"))
 	return measure.Rank(ctx, boot, p, measure.Events{})
 }
 
 // ask measures between this process and one that serves.
 func ask(ctx context.Context, host string, p *plan.Plan, events measure.Events) error {
 	addr := net.JoinHostPort(hostPort(host))
-	name, err := os.Hostname()
-	if err != nil {
-		return err
-	}
-	b, err := json.Marshal(order{Plan: p.Encode(), Host: name})
-	if err != nil {
-		return err
-	}
 	events.Progress("connecting to ibbench serve at " + addr)
 	var boot bootstrap.Bootstrap
+	var err error
 	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
 		boot, err = meet(ctx, 0, dialTime, map[string]string{"IBCONDUIT_ADDR": addr})
 		var refused *bootstrap.JoinError
@@ -211,7 +192,7 @@ func ask(ctx context.Context, host string, p *plan.Plan, events measure.Events) 
 	if err != nil {
 		return fmt.Errorf("ibbench serve at %s, which takes one client at a time: %w", addr, err)
 	}
-	if _, err := boot.Exchange(ctx, b); err != nil {
+	if _, err := boot.Exchange(ctx, []byte(p.Encode())); err != nil {
 		return errors.Join(err, boot.Close())
 	}
 	return quietly(measure.Rank(ctx, boot, p, events))

@@ -6,10 +6,6 @@
 // that registers nothing, which is used where there is no device, or when asked for, and always
 // named in the result.
 //
-// In churn each page of a range is given a number when it is mapped that no page had before, and
-// the registrar notes which number it registers. A Get that returns a registration of another
-// number is an error of the result.
-//
 // The loops that are timed stand in *_datapath.go. They do not allocate, and read the clock once
 // per sample.
 package mr

@@ -64,42 +64,25 @@ func TestTheOriginReachesTheCache(t *testing.T) {
 	}
 }
 
-func TestChurnFindsNoStaleRegistration(t *testing.T) {
-	pt := point(plan.Churn, 20)
-	pt.Cycles = 2000
-	s := measured(t, pt)
-	of := func(name string) float64 { return s.Value("mr.churn." + name) }
-	if !s.Has("mr.churn.stale") || of("stale") != 0 || s.Result.Errors != 0 {
-		t.Errorf("%v stale registrations", of("stale"))
-	}
-	if dead := of("dead_max"); dead < 1 || dead > float64(pt.Regions) {
-		t.Errorf("%v dead registrations of %d regions", dead, pt.Regions)
-	}
-	over := s.Metrics["mr.churn.overhead_ns"]
-	if of("raw.p50") <= 0 || of("cycle.p50") <= of("raw.p50") || of("raw_cycle.p50") <= of("raw.p50") || of("ratio") <= 0 || over.Low > over.High {
-		t.Errorf("figures that cannot be: %+v", s.Metrics)
+func TestHooksHaveAPrice(t *testing.T) {
+	for _, regions := range []int{0, 20} {
+		s := measured(t, point(plan.Churn, regions))
+		of := func(name string) float64 { return s.Value("mr.churn." + name) }
+		over := s.Metrics["mr.churn.overhead_ns"]
+		if of("raw.p50") <= 0 || of("cycle.p50") <= of("raw.p50") || of("raw_cycle.p50") <= of("raw.p50") || of("ratio") <= 0 || over.Low > over.High {
+			t.Errorf("%d regions: figures that cannot be: %+v", regions, s.Metrics)
+		}
 	}
 }
 
-func TestWithoutRegionsOnlyThePriceIsMeasured(t *testing.T) {
-	pt := point(plan.Churn, 0)
-	pt.Cycles = 100
-	if s := measured(t, pt); s.Value("mr.churn.dead_max") != 0 || s.Value("mr.churn.raw.p50") <= 0 {
-		t.Errorf("%+v", s.Metrics)
-	}
-}
-
-// rig is the middle of a churn, for faults to be planted in.
-func rig(t *testing.T, regions int) *churn {
-	t.Helper()
-	pt := point(plan.Churn, regions)
+func TestTimedLoopsDoNotAllocate(t *testing.T) {
+	pt := point(plan.Churn, 4)
 	s := &session{ctx: t.Context(), reg: newFake("for a test")}
-	mem, err := mapRanges(regions, stride(pt))
+	mem, err := mapRanges(4, stride(pt))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &witness{Registrar: s.reg, pages: map[uint32]uint64{}}
-	c, err := s.cache(pt, w)
+	c, err := s.cache(pt, s.reg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,64 +90,13 @@ func rig(t *testing.T, regions int) *churn {
 		if err := errors.Join(c.Close(), mem.close()); err != nil {
 			t.Error(err)
 		}
-		if len(w.pages) != 0 {
-			t.Errorf("%d registrations are left", len(w.pages))
-		}
 	})
-	return &churn{s: s, pt: pt, mem: mem, w: w, c: c, out: new(report.Series)}
-}
-
-func TestAStaleRegistrationIsCounted(t *testing.T) {
-	k := rig(t, 2)
-	for i := range k.mem.at {
-		if err := k.use(i); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// As if range 1 had another page, unnoticed.
-	*(*uint64)(k.mem.at[1]) = 1000
-	for i := range k.mem.at {
-		if err := k.use(i); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if k.stale != 1 {
-		t.Errorf("%d stale registrations, want 1", k.stale)
-	}
-}
-
-func TestMemoryThatStaysIsResident(t *testing.T) {
-	k := rig(t, 1)
-	const kept = 300
-	var grown int64
-	for range 10 { // the kernel may take pages of the program's text meanwhile
-		before, err := k.settle()
-		if err != nil {
-			t.Fatal(err)
-		}
-		leak, err := mapRanges(kept, page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		after, err := resident()
-		if err := errors.Join(err, leak.close()); err != nil {
-			t.Fatal(err)
-		}
-		if grown = after - before; grown >= int64(kept*page) {
-			return
-		}
-	}
-	t.Errorf("%d bytes are there, %d more are resident", kept*page, grown)
-}
-
-func TestTimedLoopsDoNotAllocate(t *testing.T) {
-	k := rig(t, 4)
-	h := &hits{cache: k.c, at: k.mem.at, size: 4096}
+	h := &hits{cache: c, at: mem.at, size: 4096}
 	into := &slab{mem: make([]byte, slabBytes)}
-	src := unsafe.Slice((*byte)(k.mem.at[0]), 4096)
+	src := unsafe.Slice((*byte)(mem.at[0]), 4096)
 	for name, f := range map[string]func() error{
 		"hits":         func() error { return h.run(10) },
-		"registration": func() error { _, _, err := registration(plain{}, uintptr(k.mem.at[0]), 4096); return err },
+		"registration": func() error { _, _, err := registration(plain{}, uintptr(mem.at[0]), 4096); return err },
 		"copy":         func() error { into.copy(src); return nil },
 		"prices":       func() error { memevents.TimeUnmap(1, true); return nil },
 	} {
@@ -175,14 +107,6 @@ func TestTimedLoopsDoNotAllocate(t *testing.T) {
 		}); n != 0 && !(owner.Checked && name == "hits") { // the debug build reads page frames at each hit
 			t.Errorf("%s: %v allocations", name, n)
 		}
-	}
-	// Last, since a range that was taken away is not hit again.
-	if n := testing.AllocsPerRun(100, func() {
-		if err := k.mem.churn(0); err != nil {
-			t.Fatal(err)
-		}
-	}); n != 0 {
-		t.Errorf("churn: %v allocations", n)
 	}
 }
 
@@ -248,7 +172,7 @@ func TestAnEndedContextEndsAMeasurement(t *testing.T) {
 	for _, op := range []string{plan.Hit, plan.Churn} {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		pt := point(op, 5)
-		pt.Iters, pt.Duration, pt.Cycles = 0, time.Hour, 1<<30
+		pt.Iters, pt.Duration = 0, time.Hour
 		err := Run(ctx, newFake("for a test"), Options{Points: []plan.Point{pt}, Series: func(*report.Series) error { return nil }})
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) {

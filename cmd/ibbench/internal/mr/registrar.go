@@ -68,43 +68,5 @@ func (m fakeMR) LKey() uint32 { return uint32(m) }
 func (m fakeMR) RKey() uint32 { return uint32(m) }
 func (m fakeMR) Close() error { return nil }
 
-// witness notes which page each registration was made of. A page carries its number in its first
-// word.
-type witness struct {
-	regcache.Registrar
-	mu    sync.Mutex
-	pages map[uint32]uint64 // by key
-}
-
-func (w *witness) Register(addr uintptr, n uint64, access regcache.Access) (regcache.MR, error) {
-	mr, err := w.Registrar.Register(addr, n, access)
-	if err == nil {
-		w.mu.Lock()
-		w.pages[mr.RKey()] = *(*uint64)(pointer(addr))
-		w.mu.Unlock()
-		return witnessed{mr, w}, nil
-	}
-	return nil, err
-}
-
-// page is the number of the page that was registered with a key.
-func (w *witness) page(key uint32) uint64 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.pages[key]
-}
-
-type witnessed struct {
-	regcache.MR
-	w *witness
-}
-
-func (m witnessed) Close() error {
-	m.w.mu.Lock()
-	delete(m.w.pages, m.RKey())
-	m.w.mu.Unlock()
-	return m.MR.Close()
-}
-
 // pointer is one to memory that Go did not allocate.
 func pointer(a uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&a)) }

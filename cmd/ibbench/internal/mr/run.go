@@ -87,9 +87,6 @@ func (s *session) point(pt plan.Point, last bool) (err error) {
 	if s.reg.Device == nil {
 		series.Notes = append(series.Notes, "the registrar is a fake that registers nothing: what is measured is only the cache and the hooks")
 	}
-	if n := series.Result.Errors; n > 0 {
-		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s the cache returned a registration of other pages than the range has", errtext.Count(n, "time")))
-	}
 	if last && pt.Op == plan.Reg {
 		series.Notes = append(series.Notes, crossover(s.costs))
 	}

@@ -86,8 +86,6 @@ type Point struct {
 	Variant string `json:"variant,omitempty"` // cache: of the kernel
 	Mapped  bool   `json:"mapped,omitempty"`  // cache: also what is mapped here is cached
 	CacheSizes
-
-	Cycles int64 `json:"cycles,omitempty"` // mr churn: of unmapping and mapping again, whose memory is counted
 }
 
 // Limits of a plan.

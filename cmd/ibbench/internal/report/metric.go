@@ -64,9 +64,7 @@ var declared = flatten(
 		assert: "overhead"}),
 	figures("mr.churn.cycle", "cycle"), figures("mr.churn.raw_cycle", "raw_cycle"),
 	group("mr.churn", declaration{name: "ratio", form: spread, unit: "x", csv: "ratio", assert: "ratio"},
-		declaration{csv: "cycles", plan: func(p *plan.Point) any { return p.Cycles }},
-		declaration{name: "rss_growth", unit: "B", csv: "rss_growth", bench: "rss-growth-B", assert: "rss"}),
-	counts("mr.churn", "dead_max stale", declaration{csv: "*"}),
+		declaration{name: "rss_growth", assert: "rss"}), // of earlier versions
 	counts("am", "sent handled rnr no_credit no_buffer no_reply queue_full controls copies parks sleeps hand_overs",
 		declaration{sum: true}),
 	group("am", declaration{name: "allocs_per_op", bench: "allocs/op", exact: true}),

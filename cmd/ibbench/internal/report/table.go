@@ -134,9 +134,6 @@ var churnColumns = []column{
 	metric("cycle", "%7s", "mr.churn.cycle.p50", nanos), metric("raw", "%7s", "mr.churn.raw_cycle.p50", nanos),
 	metric("ratio", "%6s", "mr.churn.ratio", thousandths), bounded("range", "%14s", "mr.churn.ratio", span),
 	constant("unit", " %-5s", "ns"),
-	{name: "cycles", format: "%8s", of: func(s *Series) string { return fmt.Sprint(s.Plan.Cycles) }},
-	metric("rss KiB", "%8s", "mr.churn.rss_growth", kilo),
-	metric("dead", "%6s", "mr.churn.dead_max", plain), metric("stale", "%6s", "mr.churn.stale", plain),
 }
 
 // flowColumns have a run a row. The size is a number of what the header says.

@@ -98,8 +98,6 @@ func (s *Series) value(v float64, assertion string) string {
 		return thousandths(v) + " x"
 	case of && d.unit == "%":
 		return hundredths(v) + " %"
-	case of && d.unit == "B":
-		return kilo(v) + " KiB"
 	case of && d.unit == "":
 		return plain(v)
 	case s.Kind == plan.MR:

@@ -96,8 +96,7 @@ func nanos(v float64) string {
 	return fmt.Sprintf("%.0f", v)
 }
 
-func millis(ns float64) string  { return hundredths(ns / 1e6) }
-func kilo(bytes float64) string { return fmt.Sprintf("%.0f", bytes/1024) }
+func millis(ns float64) string { return hundredths(ns / 1e6) }
 func mebi(bytes float64) string {
 	if bytes == 0 {
 		return ""
