@@ -21,7 +21,7 @@ func (w *Worker) Stats() Stats {
 	return statsOf(w)
 }
 
-// statsOf are those of a worker. The lock of the job's workers is held.
+// statsOf are the counters of a worker. The lock of the job's workers is held.
 func statsOf(w *Worker) Stats {
 	s := (&lanes{w.job, w.lanes}).stats()
 	if w.direct != nil { // what never reached a lane because loads and stores did it
@@ -47,7 +47,7 @@ func (j *Job) Stats() Stats {
 	return s
 }
 
-// stats are those of lanes that are open.
+// stats are the counters of open lanes.
 func (l *lanes) stats() Stats {
 	s := make(Stats)
 	for i, lane := range l.all {

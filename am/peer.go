@@ -20,7 +20,7 @@ type peer struct {
 	copied  fabric.SendBuf            // text, for the network
 
 	// Under the endpoint's lock.
-	allotment
+	peerClaims
 	credits  *credit.Sender // for messages to it
 	granted  bool           // it has ever granted a credit
 	asking   bool           // is in core.asking
@@ -32,8 +32,8 @@ type peer struct {
 	large    *transfers     // large payloads to it and from it; nil: there were none
 }
 
-// known returns what is known of a rank, from now on something. It panics if there is no such rank:
-// what the program names was checked, and the network names no other.
+// known returns the record of a rank, a new one if need be. It panics if there is no such rank:
+// ranks that the program names were checked, and the network names no other.
 func (c *core) known(rank int) *peer {
 	if at := c.peers.Find(rank); at != nil {
 		if p := at.Load(); p != nil {
@@ -127,7 +127,7 @@ func (c *core) enlistLocked(p *peer) {
 }
 
 // eachPeer calls f with each peer, while no message is being sent to it. A message that is sent
-// later sees what was set before.
+// later sees the settings of before.
 func (c *core) eachPeer(f func(*peer)) {
 	for _, at := range c.peers.All() {
 		if p := at.Load(); p != nil {

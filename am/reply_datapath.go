@@ -44,8 +44,8 @@ func (r *replier) refuse(rank int, token uint64, why Reason, text string) error 
 	return r.reply(rank, &outgoing{kind: failure, cat: medium, token: token, payload: []byte(clip(text))}, args[:])
 }
 
-// concludeReply is what follows when a reply was sent or cannot be: the caller is told of one that
-// the network refuses.
+// concludeReply follows a reply that was sent or cannot be: the caller learns of one that the
+// network refuses.
 func (r *replier) concludeReply(rank int, o *outgoing, err error) error {
 	if err == nil {
 		return nil
@@ -210,7 +210,8 @@ func (r *replier) replyToSelf(o *outgoing, args []uint64) error {
 			args = []uint64{uint64(TooLarge)}
 		}
 	}
-	h := head{kind: o.kind, cat: o.cat, nargs: uint8(len(args)), token: o.token, length: uint32(len(o.payload)), off: o.off}
+	h := head{kind: o.kind, cat: o.cat, nargs: uint8(len(args)), token: o.token, length: uint32(len(o.payload)),
+		off: o.off}
 	copy(h.args[:], args)
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/ibconduit/conduit/internal/lockrank/errring"
 )
 
-// counters are those of Stats. What each message changes is counted under a lock that is held
+// counters are the numbers of Stats. What each message changes is counted under a lock that is held
 // anyway.
 type counters struct {
 	// Under the endpoint's lock.
@@ -145,17 +145,23 @@ func (l *Endpoint) Stats() Stats {
 		Replied: c.replied, Failed: c.failed, Dead: c.dead, Ended: c.ended, Late: c.late, Written: c.written,
 		Requests: c.requests, Replies: c.replies, Pinged: c.pinged, Ignored: c.ignored, Broken: c.broken,
 		Wanted: c.wanted, Copies: c.copies, Posted: c.posted, Polls: c.polls, Local: c.local,
-		Handled: c.handled.Load(), Refused: c.refused.Load(), Panics: c.panics.Load(), Nowhere: c.nowhere.Load(), Unwanted: c.unwanted.Load(),
-		Notes: c.notes.Load(), BadNotes: c.badNotes.Load(), Controls: c.controls.Load(), Queued: c.queued.Load(), Expired: c.expired.Load(),
+		Handled: c.handled.Load(), Refused: c.refused.Load(), Panics: c.panics.Load(), Nowhere: c.nowhere.Load(),
+		Unwanted: c.unwanted.Load(),
+		Notes:    c.notes.Load(), BadNotes: c.badNotes.Load(), Controls: c.controls.Load(), Queued: c.queued.Load(),
+		Expired:  c.expired.Load(),
 		NoCredit: c.noCredit.Load(), NoBuffer: c.noBuffer.Load(), NoReply: c.noReply.Load(), QueueFull: c.queueFull.Load(),
-		Waits: c.waits, Parks: c.parks.Load(), Sleeps: c.sleeps.Load(), Stalls: c.stalls.Load(), HandOvers: c.handOvers.Load(),
-		Closed: c.closed.Load(), Lent: l.core.lent, Prepared: l.core.acquirer.prepared, Large: c.large, Pool: l.core.pool.Stats(), Network: port,
+		Waits: c.waits, Parks: c.parks.Load(), Sleeps: c.sleeps.Load(), Stalls: c.stalls.Load(),
+		HandOvers: c.handOvers.Load(),
+		Closed:    c.closed.Load(), Lent: l.core.lent, Prepared: l.core.acquirer.prepared, Large: c.large,
+		Pool: l.core.pool.Stats(), Network: port,
 	}
 	s.Handling = int(s.Requests - s.Handled - s.Refused)
 	s.Arrived = s.Requests + s.Replies + s.Pinged + s.Broken + s.Ignored + s.Large.StepsArrived - s.Local
 	g := &s.Large
-	g.InFlight, g.Held = int(g.Announced-g.Sent-g.Refused-g.Withdrawn-g.Ended), int(g.Offered-g.Delivered-g.Declined-g.Cancelled)
-	s.CallsInFlight, s.WritesInFlight, s.Unsent = l.core.calls.awaits-l.core.calls.grants, l.core.calls.writes, len(l.core.late)
+	g.InFlight, g.Held = int(g.Announced-g.Sent-g.Refused-g.Withdrawn-g.Ended),
+		int(g.Offered-g.Delivered-g.Declined-g.Cancelled)
+	s.CallsInFlight, s.WritesInFlight, s.Unsent = l.core.calls.awaits-l.core.calls.grants, l.core.calls.writes,
+		len(l.core.late)
 	s.Owed = int(s.Wanted - s.Answered - s.Nowhere - uint64(len(l.core.late)))
 	return s
 }
@@ -170,7 +176,8 @@ func (s *Stats) Check() error {
 		rule      string
 		got, want uint64
 	}{
-		{"calls = replied + failed + dead + ended + in flight", s.Replied + s.Failed + s.Dead + s.Ended + uint64(s.CallsInFlight), s.Calls},
+		{"calls = replied + failed + dead + ended + in flight",
+			s.Replied + s.Failed + s.Dead + s.Ended + uint64(s.CallsInFlight), s.Calls},
 		{"requests = handled + refused", s.Handled + s.Refused, s.Requests},
 		{"replies = calls replied + failed", s.Replied + s.Failed, s.Replies},
 		{"messages arrived = receive buffers given back + lent", s.Posted + uint64(s.Lent), s.Arrived},
@@ -195,6 +202,6 @@ func (s *Stats) Check() error {
 // time since the network was opened.
 type ErrorEntry = errring.Entry
 
-// Errors are the last errors of the endpoint that this rank's callers were not told, at most 1024,
+// Errors are the last errors of the endpoint that no caller of this rank got, at most 1024,
 // the oldest first: what arrived broken, handlers that panicked here, peers that died.
 func (l *Endpoint) Errors() []ErrorEntry { return l.core.ring.Snapshot() }

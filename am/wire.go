@@ -7,7 +7,7 @@ import (
 	"github.com/ibconduit/conduit/internal/credit"
 )
 
-// Version is that of the format of messages, which the package comment describes.
+// Version is the version of the format of messages, which the package comment describes.
 const Version = 2
 
 // MaxArgs is how many arguments a message has at most.
@@ -152,7 +152,7 @@ func (h *head) encodeShort(dst []byte, table uint32, args []uint64) {
 }
 
 // decodeShort is decode for most messages: requests and replies that are Shorts. It leaves to
-// decode what is not plainly right.
+// decode all that is not plainly right.
 func (h *head) decodeShort(src []byte, table uint32) bool {
 	if len(src) < headSize {
 		return false
@@ -168,7 +168,8 @@ func (h *head) decodePlain(src []byte, table uint32, credits uint64) bool {
 	}
 	const (
 		replyFirst = uint64(reply)<<8 | Version
-		mayVary    = uint64(0xffff)<<32 | 0xff<<24 | wantsBit<<16 // of a request: handler, number of arguments, whether it wants a reply
+		// of a request: handler, number of arguments, whether it wants a reply
+		mayVary = uint64(0xffff)<<32 | 0xff<<24 | wantsBit<<16
 	)
 	le := binary.LittleEndian
 	first, token := le.Uint64(src), le.Uint64(src[8:])
@@ -187,7 +188,8 @@ func (h *head) decodePlain(src []byte, table uint32, credits uint64) bool {
 	default:
 		return false
 	}
-	h.cat, h.wants, h.nargs, h.handler, h.token, h.length, h.off = short, wants, uint8(nargs), uint16(first>>32), token, 0, 0
+	h.cat, h.wants, h.nargs, h.handler, h.token, h.length, h.off = short, wants, uint8(nargs), uint16(first>>32), token,
+		0, 0
 	for i := range h.args[:nargs] {
 		h.args[i] = le.Uint64(src[headSize+8*i:])
 	}
@@ -212,7 +214,8 @@ func (h *head) decode(src []byte, table uint32) (payload []byte, err error) {
 		return nil, &MessageError{Rule: "is of a program with other handlers", Got: uint64(t), Limit: uint64(table)}
 	}
 	k, flags, nargs := kind(src[1]), src[2], src[3]
-	h.kind, h.cat, h.wants, h.nargs, h.handler = k, category(flags&categoryMask), flags&wantsBit != 0, nargs, le.Uint16(src[4:])
+	h.kind, h.cat, h.wants, h.nargs, h.handler = k, category(flags&categoryMask), flags&wantsBit != 0, nargs,
+		le.Uint16(src[4:])
 	h.token, h.length, h.off = le.Uint64(src[8:]), le.Uint32(src[16:]), 0
 	n, err := h.credit.Decode(src[creditAt:creditTo])
 	if err != nil {
@@ -312,7 +315,8 @@ func (h *head) decodePayload(src []byte) (payload []byte, at int, err error) {
 	}
 	h.off = binary.LittleEndian.Uint64(body)
 	if h.off > math.MaxUint64-uint64(h.length) {
-		return nil, 0, &MessageError{Rule: "has an offset beyond every segment", Got: h.off, Limit: math.MaxUint64 - uint64(h.length)}
+		return nil, 0, &MessageError{Rule: "has an offset beyond every segment", Got: h.off,
+			Limit: math.MaxUint64 - uint64(h.length)}
 	}
 	return nil, headSize + offSize, nil
 }

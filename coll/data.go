@@ -95,7 +95,7 @@ func mix(h, x uint64) uint64 {
 	return h ^ h>>31
 }
 
-// share is where that of a member begins and ends; it has whole elements.
+// share is the beginning and the end of a member's share; it has whole elements.
 func (d *payload) share(n, i, m int) (from, to int) {
 	count := n / d.size
 	return count * i / m * d.size, count * (i + 1) / m * d.size

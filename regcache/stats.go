@@ -2,7 +2,6 @@ package regcache
 
 import (
 	"errors"
-	"sync"
 	"sync/atomic"
 
 	"github.com/ibconduit/conduit/memevents"
@@ -53,7 +52,7 @@ type counters struct {
 	uncached, changing, crowded          atomic.Uint64
 	registered, deregistered             atomic.Uint64
 	registerErrors, retries, merged, bad atomic.Uint64
-	deregErr                             firstError
+	deregErr                             atomic.Pointer[error] // the first
 }
 
 func (s *counters) single(why error) {
@@ -64,26 +63,6 @@ func (s *counters) single(why error) {
 	case errors.Is(why, errCrowded), errors.Is(why, memevents.ErrFull):
 		s.crowded.Add(1)
 	}
-}
-
-// firstError keeps the first of several errors.
-type firstError struct {
-	mu  sync.Mutex
-	err error
-}
-
-func (f *firstError) set(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.err == nil {
-		f.err = err
-	}
-}
-
-func (f *firstError) get() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.err
 }
 
 // Stats reads the counters.

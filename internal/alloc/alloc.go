@@ -9,8 +9,7 @@
 //     fourth. The bookkeeping needs 0.45 % of the memory for blocks of 64 bytes and 1 KiB.
 //   - [NewBuddy]: blocks are powers of two, from 32 bytes on, and free blocks always join. The
 //     bookkeeping needs 1.6 % (go test -v -run Metadata ./internal/alloc).
-//   - [NewChecked]: keeps a table of its own and names faults of the one below, and the
-//     allocators of remaining blocks.
+//   - [NewChecked]: keeps a table of its own and names faults of the one below.
 //
 // An Allocator has no lock: its user has one.
 package alloc

@@ -14,7 +14,8 @@ var checks sync.Map
 func Is[T any]() bool {
 	var v T
 	switch any(v).(type) {
-	case int64, uint64, int32, uint32, int16, uint16, int8, uint8, int, uint, float64, float32, bool, complex128, complex64, uintptr:
+	case int64, uint64, int32, uint32, int16, uint16, int8, uint8, int, uint, float64, float32, bool,
+		complex128, complex64, uintptr:
 		return true
 	}
 	t := reflect.TypeFor[T]()

@@ -15,14 +15,14 @@ import (
 	"github.com/ibconduit/conduit/internal/racetest"
 )
 
-// quarrel is an operation that some of the members do while others do another one.
-type quarrel struct {
+// mismatch is an operation that some of the members do while others do another one.
+type mismatch struct {
 	name string
 	do   func(ctx context.Context, t *coll.Team) error
 }
 
-// anyQuarrel is one of a random kind, with random arguments that are right for a team of n.
-func anyQuarrel(rng *rand.Rand, n int) quarrel {
+// anyMismatch is one of a random kind, with random arguments that are right for a team of n.
+func anyMismatch(rng *rand.Rand, n int) mismatch {
 	size := []int{0, 1, 3, 60, 700, 3001}[rng.IntN(6)]
 	root := rng.IntN(n)
 	counts := make([]int, n)
@@ -30,7 +30,7 @@ func anyQuarrel(rng *rand.Rand, n int) quarrel {
 		counts[i] = rng.IntN(3) * size
 	}
 	ints := func(n int) []int32 { return make([]int32, n) }
-	var q quarrel
+	var q mismatch
 	kind := rng.IntN(13)
 	switch kind {
 	case 0:
@@ -87,7 +87,7 @@ func anyQuarrel(rng *rand.Rand, n int) quarrel {
 
 // Whatever some members do that the others do not, all learn of it, also where all wait for a
 // message of the others and nobody sends one.
-func TestAnyQuarrelIsReported(t *testing.T) {
+func TestAnyMismatchIsReported(t *testing.T) {
 	seeds := uint64(2000)
 	if testing.Short() || racetest.Enabled {
 		seeds = 200
@@ -95,12 +95,12 @@ func TestAnyQuarrelIsReported(t *testing.T) {
 	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		n := 2 + rng.IntN(8)
-		a, b := anyQuarrel(rng, n), anyQuarrel(rng, n)
+		a, b := anyMismatch(rng, n), anyMismatch(rng, n)
 		if a.name == b.name {
 			continue
 		}
 		c := ways[rng.IntN(len(ways))]
-		before := anyQuarrel(rng, n)
+		before := anyMismatch(rng, n)
 		has := make([]bool, n)
 		for some := 0; some == 0 || some == n; {
 			some = 0
@@ -139,7 +139,7 @@ func TestAnyQuarrelIsReported(t *testing.T) {
 
 // Who has waited long, and said so, takes that back when it has ended, also where its context has
 // ended by then and another operation sends: else 2^20 operations later it would be a mismatch.
-func TestAKnockIsTakenBack(t *testing.T) {
+func TestANoticeIsTakenBack(t *testing.T) {
 	const late = 50 * time.Millisecond
 	var w *envtest.World
 	const number = 2 // of the reduction, behind the Split
@@ -153,15 +153,15 @@ func TestAKnockIsTakenBack(t *testing.T) {
 			sum := []int64{1}
 			if e.Rank() == 0 {
 				e.Host().Sleep(late)
-				for _, k := range coll.Knocks(all) {
+				for _, k := range coll.Notices(all) {
 					heard = heard || k == number
 				}
 				buf := make([]byte, 900)
 				err := errors.Join(coll.AllReduce(ctx, all, sum, coll.Sum), other.Broadcast(ctx, 1, buf))
 				e.Host().Sleep(4 * late)
-				for r, k := range coll.Knocks(all) {
+				for r, k := range coll.Notices(all) {
 					if k == number {
-						err = errors.Join(err, fmt.Errorf("rail %d still has a knock of operation %d", r, k))
+						err = errors.Join(err, fmt.Errorf("rail %d still has a notice of operation %d", r, k))
 					}
 				}
 				return err
@@ -183,6 +183,6 @@ func TestAKnockIsTakenBack(t *testing.T) {
 			return err
 		})
 	if !heard {
-		t.Error("nobody knocked")
+		t.Error("nobody notified")
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/ibconduit/conduit/internal/fabric"
 )
 
-// roster is who is in a team, and where its memory is.
-type roster struct {
+// membership is the members of a team, and the place of its memory.
+type membership struct {
 	shared     *shared
 	slot       int
 	generation uint32
@@ -26,17 +26,17 @@ type roster struct {
 }
 
 // Rank is this rank's in the team, from 0.
-func (t *roster) Rank() int { return t.me }
+func (t *membership) Rank() int { return t.me }
 
 // Size is the number of members.
-func (t *roster) Size() int { return t.n }
+func (t *membership) Size() int { return t.n }
 
 // Slot is the number of the team's slot, which errors name. Teams that exist at the same time and
 // have a member in common have different slots.
-func (t *roster) Slot() int { return t.slot }
+func (t *membership) Slot() int { return t.slot }
 
 // Member is a member's rank in the job, for its rank in the team.
-func (t *roster) Member(rank int) int {
+func (t *membership) Member(rank int) int {
 	if t.members == nil {
 		return rank
 	}
@@ -44,19 +44,19 @@ func (t *roster) Member(rank int) int {
 }
 
 // Index is the rank in the team of a rank of the job; -1: it is no member.
-func (t *roster) Index(rank int) int {
+func (t *membership) Index(rank int) int {
 	if t.members == nil {
 		return rank
 	}
 	return slices.Index(t.members, int32(rank))
 }
 
-func (t *roster) String() string {
+func (t *membership) String() string {
 	return fmt.Sprintf("team of %d in slot %d", t.n, t.slot)
 }
 
-// wordOf is a word that breaks the team; 0: nobody has written one for it.
-func (t *roster) wordOf(off uint64) uint64 {
+// wordOf is a word that breaks the team; 0: there is none.
+func (t *membership) wordOf(off uint64) uint64 {
 	if w := atomic.LoadUint64(word(t.mem, off)); uint32(w>>40) == t.generation {
 		return w
 	}
@@ -83,8 +83,9 @@ func encodeBroken(generation uint32, e *BrokenError) uint64 {
 
 const numberMask = 1<<14 - 1
 
-func (t *roster) decodeBroken(w uint64) *BrokenError {
-	e := &BrokenError{Slot: t.slot, Reason: Reason(w >> 38 & 3), Op: Kind(w >> 34 & 15), Rank: int(w >> 14 & (maxRanks - 1)),
+func (t *membership) decodeBroken(w uint64) *BrokenError {
+	e := &BrokenError{Slot: t.slot, Reason: Reason(w >> 38 & 3), Op: Kind(w >> 34 & 15),
+		Rank:   int(w >> 14 & (maxRanks - 1)),
 		Number: w & numberMask}
 	if e.Reason == Died {
 		e.Cause = &fabric.PeerDownError{Rank: e.Rank, Op: "collective operation", Cause: errElsewhere}
@@ -95,7 +96,7 @@ func (t *roster) decodeBroken(w uint64) *BrokenError {
 var errElsewhere = errors.New("another member found that")
 
 // write writes the word that breaks a team into the slot of every other member.
-func (t *roster) write(off, broken uint64) {
+func (t *membership) write(off, broken uint64) {
 	var w [8]byte
 	binary.NativeEndian.PutUint64(w[:], broken)
 	for i := 1; i < t.n; i++ {
@@ -106,7 +107,7 @@ func (t *roster) write(off, broken uint64) {
 }
 
 // neighbour reports whether there is a rail between this rank and another.
-func (t *roster) neighbour(other int) bool {
+func (t *membership) neighbour(other int) bool {
 	for r := range t.rails {
 		if (t.me+1<<r)%t.n == other || (other+1<<r)%t.n == t.me {
 			return true
@@ -116,15 +117,15 @@ func (t *roster) neighbour(other int) bool {
 }
 
 // before is the member that a rail of this rank comes from, after the one that it goes to.
-func (t *roster) before(rail int) int { return (t.me + t.n - 1<<rail) % t.n }
-func (t *roster) after(rail int) int  { return (t.me + 1<<rail) % t.n }
+func (t *membership) before(rail int) int { return (t.me + t.n - 1<<rail) % t.n }
+func (t *membership) after(rail int) int  { return (t.me + 1<<rail) % t.n }
 
 // ticket is the high 32 bits of a message's word: generation (24) and number in its rail (8).
-func (t *roster) ticket(message uint64) uint64 { return uint64(t.generation)<<8 | message&0xff }
+func (t *membership) ticket(message uint64) uint64 { return uint64(t.generation)<<8 | message&0xff }
 
 // lowest is the lowest set bit of a number of members in a binomial tree: the rail to its parent,
 // or from it. Those below are to children. The root's are all.
-func (t *roster) lowest(v int) int {
+func (t *membership) lowest(v int) int {
 	if v == 0 {
 		return t.rails
 	}
@@ -132,28 +133,29 @@ func (t *roster) lowest(v int) int {
 }
 
 // mirrored is this member's number when they are counted down from root, and the rail to its parent
-// in a binomial tree, whose number lacks its lowest bit. The members below it are those before it.
-func (t *roster) mirrored(root int) (v, low int) {
+// in a binomial tree, with its number but the lowest bit. The members below it are the ones before
+// it.
+func (t *membership) mirrored(root int) (v, low int) {
 	v = (root - t.me + t.n) % t.n
 	return v, t.lowest(v)
 }
 
 // aheadOf is how many messages a word of a pair counts beyond n; 0 if it is of another team.
-func (t *roster) aheadOf(w uint64, n uint32) int {
+func (t *membership) aheadOf(w uint64, n uint32) int {
 	if uint32(w>>40) != t.generation {
 		return 0
 	}
 	return max(0, int(int8(uint8(w>>32)-uint8(n))))
 }
 
-// desk is memory of this member's alone.
-func (t *roster) desk() []byte {
+// scratch is memory of this member's alone.
+func (t *membership) scratch() []byte {
 	s := &t.shared.shape
-	return t.mem[s.scratch : s.scratch+s.desk]
+	return t.mem[s.scratch : s.scratch+s.scratchSize]
 }
 
 // others are the members that a set does not have, without this one.
-func (t *roster) others(has func(rank int) bool) func(yield func(rank int) bool) {
+func (t *membership) others(has func(rank int) bool) func(yield func(rank int) bool) {
 	return func(yield func(rank int) bool) {
 		for i := range t.n {
 			if rank := t.Member(i); i != t.me && !has(rank) && !yield(rank) {
@@ -163,7 +165,7 @@ func (t *roster) others(has func(rank int) bool) func(yield func(rank int) bool)
 	}
 }
 
-// A report is the word in which a member tells the others its set:
+// A report is the word in which a member reports its set:
 // generation (24 bits), final (1), digest (39; 0: none; all ones: it has given the team up).
 const (
 	final   = 1 << 39
@@ -171,17 +173,17 @@ const (
 	gaveUp  = digests
 )
 
-// reportAt is the place in a slot for a rank's report. Who has agreed may be at the next agreement
-// while others still read what made this one final, but no further: that needs all. So there are
-// two words, for even generations and odd ones. As a word has one writer, one that arrives late is
-// overwritten by the writer's next.
-func (t *roster) reportAt(rank int) uint64 {
+// reportAt is the place in a slot for a rank's report. A member that has agreed may be at the next
+// agreement while others still read the reports of this one, but no further: that needs all. So
+// there are two words, for even generations and odd ones. As a word has one writer, one that
+// arrives late is overwritten by the writer's next.
+func (t *membership) reportAt(rank int) uint64 {
 	s := &t.shared.shape
 	return s.reports + uint64(t.generation%2)*(s.sets-s.reports)/2 + 8*uint64(rank)
 }
 
 // reportOf is what a member has reported in this team; 0: nothing.
-func (t *roster) reportOf(rank int) uint64 {
+func (t *membership) reportOf(rank int) uint64 {
 	w := atomic.LoadUint64(word(t.mem, t.reportAt(rank)))
 	if uint32(w>>40) != t.generation {
 		return 0
@@ -190,7 +192,7 @@ func (t *roster) reportOf(rank int) uint64 {
 }
 
 // next is the generation of the team that follows.
-func (t *roster) next() uint32 { return successor(t.generation) }
+func (t *membership) next() uint32 { return successor(t.generation) }
 
 // A generation names a team among those that its slot has had on any of its members, in 24 bits.
 // The lower half counts. The upper half is a hash of the Split that the team is from: where a
@@ -200,8 +202,8 @@ const (
 	counts      = 1<<12 - 1
 )
 
-// successor is the generation behind one. The counter comes round to 2: memory that nobody has
-// written has words of generation 0, and odd and even follow each other (reportAt).
+// successor is the generation behind one. The counter comes round to 2: unwritten memory
+// has words of generation 0, and odd and even follow each other (reportAt).
 func successor(g uint32) uint32 {
 	if g&counts == counts {
 		return g&^counts | 2

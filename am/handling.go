@@ -7,9 +7,9 @@ import (
 	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
-// inside knows the goroutines that run handlers, so that a handler which communicates gets an error
-// in the release build as well.
-type inside struct {
+// handlerMarks knows the goroutines that run handlers, so that a handler which communicates gets an
+// error in the release build as well.
+type handlerMarks struct {
 	parts [16]part
 	more  sync.Map // goroutines that found no slot
 }
@@ -22,13 +22,13 @@ type part struct {
 }
 
 // inHandler are all of the process: a handler of one job must not wait for another job either.
-var inHandler inside
+var inHandler handlerMarks
 
-// part is that of a goroutine, by the address of its g or, elsewhere, its number.
-func (s *inside) part(g uintptr) *part { return &s.parts[(g^g>>9)%uintptr(len(s.parts))] }
+// part is the part for a goroutine, by the address of its g or, elsewhere, its number.
+func (s *handlerMarks) part(g uintptr) *part { return &s.parts[(g^g>>9)%uintptr(len(s.parts))] }
 
 // mark marks a goroutine, until leave gets the result.
-func (s *inside) mark(g uintptr) *atomic.Uintptr {
+func (s *handlerMarks) mark(g uintptr) *atomic.Uintptr {
 	p := s.part(g)
 	p.running.Add(1)
 	for i := range p.slots {
@@ -40,7 +40,7 @@ func (s *inside) mark(g uintptr) *atomic.Uintptr {
 	return nil
 }
 
-func (s *inside) leave(g uintptr, x *atomic.Uintptr) {
+func (s *handlerMarks) leave(g uintptr, x *atomic.Uintptr) {
 	if x != nil {
 		x.Store(0)
 	} else {
@@ -50,13 +50,13 @@ func (s *inside) leave(g uintptr, x *atomic.Uintptr) {
 }
 
 // here reports whether the calling goroutine runs a handler.
-func (s *inside) here() bool {
+func (s *handlerMarks) here() bool {
 	g := lockrank.Goroutine()
 	p := s.part(g)
 	return p.running.Load() != 0 && s.among(p, g)
 }
 
-func (s *inside) among(p *part, g uintptr) bool {
+func (s *handlerMarks) among(p *part, g uintptr) bool {
 	for i := range p.slots {
 		if p.slots[i].Load() == g {
 			return true

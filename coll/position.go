@@ -15,12 +15,12 @@ import (
 // that has waited for too long reads there which members it waits for: by the messages that it
 // lacks it knows its neighbours only, which may themselves wait for another.
 
-// whereabouts is that word: generation (24 bits), kind (8), number (32).
-func whereabouts(generation uint32, k Kind, number uint64) uint64 {
+// position is that word: generation (24 bits), kind (8), number (32).
+func position(generation uint32, k Kind, number uint64) uint64 {
 	return uint64(generation)<<40 | uint64(k)<<32 | number&(1<<32-1)
 }
 
-// Limits of what is read and said.
+// Limits of the members that are read and named.
 const (
 	lookTime   = 100 * time.Millisecond // for all members together
 	namedLimit = 8
@@ -41,7 +41,7 @@ func awaited(ctx context.Context, o *op) string {
 		if i == t.me || t.shared.env.Down(rank) != nil {
 			continue
 		}
-		w, err := t.whereabouts(ctx, rank)
+		w, err := t.position(ctx, rank)
 		if err != nil {
 			break // its time is over
 		}
@@ -63,8 +63,8 @@ func awaited(ctx context.Context, o *op) string {
 	return "; it waited for " + strings.Join(late, "; ")
 }
 
-// whereabouts reads the word of a member.
-func (t *roster) whereabouts(ctx context.Context, rank int) (uint64, error) {
+// position reads the word of a member.
+func (t *membership) position(ctx context.Context, rank int) (uint64, error) {
 	m := t.shared
 	if err := m.turns.lock(ctx); err != nil {
 		return 0, err
