@@ -32,7 +32,8 @@ func Open(net fabric.Messenger, i int, cfg Config) (*Endpoint, error) {
 	if err := cfg.fits(net.MessageLimits()); err != nil {
 		return nil, fmt.Errorf("am: open endpoint %d of %s: %w", i, net.Name(), err)
 	}
-	pool, err := credit.NewPool(credit.PoolConfig{Config: cfg.Flow, Peers: cfg.Size, Credits: cfg.Credits, Replies: cfg.Replies})
+	pool, err := credit.NewPool(credit.PoolConfig{Config: cfg.Flow, Peers: cfg.Size, Credits: cfg.Credits,
+		Replies: cfg.Replies})
 	if err != nil {
 		return nil, err
 	}
