@@ -2,12 +2,12 @@ package env
 
 import "context"
 
-// Fences are what a worker asks of a part that keeps bytes of other ranks for it: copies of what it
+// Fences are how a worker uses a part that keeps bytes of other ranks for it: copies of what it
 // read, and writes that were not sent yet. The worker calls them at each operation that orders
 // memory accesses (package conduit, "Fences and parts"), on the goroutine that uses the worker, but
 // for a Release before a collective operation of the job, when no other call is inside the worker.
 // The part keeps no bytes of a rank whose memory is mapped here (fabric.Lane.Mapped), where the
-// worker's loads and stores go and tell nobody; unless the job asks for that, to test it.
+// worker's loads and stores go past it; unless the job wants that, to test it.
 type Fences interface {
 	// Release returns when the writes that the part kept have reached their targets. With an error
 	// the operation behind it does not begin. Where ctx has ended before, it begins what is to be

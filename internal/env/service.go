@@ -55,7 +55,8 @@ func (s *Service) Post(f func(context.Context)) error {
 	case s.closing:
 		return errtext.Closed("conduit: the service is closed")
 	case len(s.queue) >= s.depth:
-		return fmt.Errorf("conduit: service %q has %d pieces of work to do, as many as it keeps: try again later", s.name, s.depth)
+		return fmt.Errorf("conduit: service %q has %d pieces of work to do, as many as it keeps: try again later",
+			s.name, s.depth)
 	}
 	s.queue = append(s.queue, f)
 	s.wake.Unpark()
