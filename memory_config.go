@@ -18,9 +18,8 @@ import (
 // collective operations. docs/memory-aware-flow.md has the guarantees, and how to choose.
 type MemoryConfig struct {
 	// Budget is how much that may be at this rank, its Limit or, following the machine's memory, its
-	// Adapt. Join fills in Memory and Peers, which must be unset. Ranks may differ. Default:
-	// IBCONDUIT_BUDGET (a limit in bytes, with a suffix K, M, G, T, or "adaptive"), else none: then
-	// nothing is bounded, and there are no fetch sets.
+	// Adapt. Ranks may differ. Default: IBCONDUIT_BUDGET (a limit in bytes, with a suffix K, M, G, T,
+	// or "adaptive"), else none: then nothing is bounded, and there are no fetch sets.
 	Budget flow.BudgetConfig
 	// ReceiveSize is how many bytes of each segment are for what other ranks write: the data of
 	// FetchFrom and of SendPayload, none of which may be larger, nor what one set fetches so. Of it,
@@ -97,8 +96,6 @@ func (m *MemoryConfig) validate(c *Config) error {
 			"(IBCONDUIT_BUDGET)")
 	case m.on() && b.Limit == 0 && b.Adapt == nil:
 		return bad("Memory.Budget", "set without Limit and Adapt", "one of them")
-	case b.Peers != 0 || !reflect.ValueOf(b.Memory).IsZero():
-		return bad("Memory.Budget", "set in Peers or Memory", "these unset: Join fills them in")
 	case m.on() && c.BufferOrigin != regcache.Any && c.BufferOrigin != regcache.GoMapped:
 		return bad("BufferOrigin", c.BufferOrigin, "regcache.Any or GoMapped in a job with a budget: fetch sets read "+
 			"into memory that is mapped and given back")

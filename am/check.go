@@ -3,7 +3,7 @@ package am
 import (
 	"fmt"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 )
 
 // CheckAccounts checks an endpoint's accounts of credits and buffers. Tests call it when the
@@ -59,7 +59,7 @@ func Reconcile(endpoints []*Endpoint) error {
 			if sender.Epoch == 0 || pool.Epoch == 0 {
 				continue // one end has not heard of the other
 			}
-			if err := flow.Reconcile(pool, sender, 0); err != nil {
+			if err := credit.Reconcile(pool, sender, 0); err != nil {
 				return fmt.Errorf("am: from rank %d to %d: %w (pool %+v, sender %+v)", from, to, err, pool, sender)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/spin"
 )
@@ -194,7 +195,7 @@ func (c Config) Terms() ([]Term, error) {
 	if err := c.populate(); err != nil {
 		return nil, err
 	}
-	f, err := flow.NewSenderConfig(c.Flow, c.Credits)
+	f, err := credit.NewSenderConfig(c.Flow, c.Credits)
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/lockrank/errring"
@@ -20,12 +20,12 @@ type core struct {
 	cfg   Config
 	table *Table
 	hash  uint32                             // of the table, on every message
-	flow  *flow.Config                       // of the senders' accounts
+	flow  *credit.Config                     // of the senders' accounts
 	self  *Endpoint                          // for handlers
 	peers sparse.Array[atomic.Pointer[peer]] // by rank; nil: no message went there or came from there
 
 	mu       lockrank.Mutex // Pool
-	pool     *flow.Pool
+	pool     *credit.Pool
 	acquirer acquirer
 	calls    calls
 	parked   queue.List[waiter]

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/racesync"
 )
@@ -118,7 +118,7 @@ func (e *emitter) sendNow(p *peer, o *outgoing, args []uint64, k *claim, mayQueu
 	o.at = 0
 	h := &p.head
 	h.kind, h.cat, h.wants, h.nargs, h.handler = request, o.cat, o.wants, uint8(len(args)), o.handler
-	h.token, h.length, h.credit = 0, uint32(len(o.payload)), flow.Header{}
+	h.token, h.length, h.credit = 0, uint32(len(o.payload)), credit.Header{}
 	b, small := &p.copied, o.small(len(args))
 	if !small {
 		b = &k.buf
@@ -344,7 +344,7 @@ func (e *emitter) dateLocked(p *peer, o *outgoing) time.Duration {
 func (e *emitter) enterLocked(p *peer, o *outgoing, nargs int, now time.Duration) (cookie uint64) {
 	h := &p.head
 	h.kind, h.cat, h.wants, h.nargs, h.handler = o.kind, o.cat, o.wants, uint8(nargs), o.handler
-	h.token, h.length, h.off, h.credit = o.token, uint32(len(o.payload)), o.off, flow.Header{}
+	h.token, h.length, h.off, h.credit = o.token, uint32(len(o.payload)), o.off, credit.Header{}
 	e.countLocked(o, 1)
 	if need := needOf(o); need != 0 {
 		var keep []byte

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/sparse"
@@ -32,12 +32,12 @@ func Open(net fabric.Messenger, i int, cfg Config) (*Endpoint, error) {
 	if err := cfg.fits(net.MessageLimits()); err != nil {
 		return nil, fmt.Errorf("am: open endpoint %d of %s: %w", i, net.Name(), err)
 	}
-	pool, err := flow.NewPool(flow.PoolConfig{Config: cfg.Flow, Peers: cfg.Size, Credits: cfg.Credits,
+	pool, err := credit.NewPool(credit.PoolConfig{Config: cfg.Flow, Peers: cfg.Size, Credits: cfg.Credits,
 		Replies: cfg.Replies})
 	if err != nil {
 		return nil, err
 	}
-	senders, err := flow.NewSenderConfig(cfg.Flow, cfg.Credits)
+	senders, err := credit.NewSenderConfig(cfg.Flow, cfg.Credits)
 	if err != nil {
 		return nil, err
 	}

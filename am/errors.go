@@ -7,7 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 	"github.com/ibconduit/conduit/internal/fabric"
 )
 
@@ -17,10 +17,10 @@ var (
 	// ErrNotConnected: the rank was never heard of; a question for credits is on its way.
 	ErrNotConnected = errors.New("am: not connected yet: poll, then try again")
 	// ErrNoCredit: the rank grants no more now, or others wait in front.
-	ErrNoCredit = flow.ErrNoCredit
+	ErrNoCredit = credit.ErrNoCredit
 	// ErrNoReply: too many calls are unanswered. Only calls meet it, and they wait: it is counted, in
 	// Stats.NoReply.
-	ErrNoReply = flow.ErrNoReply
+	ErrNoReply = credit.ErrNoReply
 	// ErrNoBuffer: every send buffer is in use.
 	ErrNoBuffer = fmt.Errorf("am: no send buffer is free: %w", fabric.ErrAgain)
 	// ErrQueueFull: the network's queue to the rank.

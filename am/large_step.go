@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/ibconduit/conduit/internal/fabric"
+	"github.com/ibconduit/conduit/internal/guard"
 	"github.com/ibconduit/conduit/internal/queue"
 )
 
@@ -332,15 +333,10 @@ func (a *Announcement) callEnded() {
 	})
 }
 
-// guard runs a function of the receiver, and then what follows, which gets what it panicked with. A
-// function that ends its goroutine counts as one that panics.
+// guard runs a function of the receiver, and then what follows, which gets what it panicked with.
 func (a *Announcement) guard(f func(), then func(failure any)) {
-	returned := false
-	defer func() {
-		v := recover()
-		if v == nil && !returned {
-			v = "it called runtime.Goexit"
-		}
+	fenceHandler(&a.l.core.cfg, a.p.rank)
+	guard.Call(f, func(v any) {
 		if v != nil {
 			a.l.core.stats.panics.Add(1)
 			a.l.core.report(a.p.rank, &RemoteError{Rank: a.l.core.cfg.Rank, Handler: a.h.name, Reason: Panicked,
@@ -348,8 +344,5 @@ func (a *Announcement) guard(f func(), then func(failure any)) {
 		}
 		fenceHandler(&a.l.core.cfg, a.p.rank)
 		then(v)
-	}()
-	fenceHandler(&a.l.core.cfg, a.p.rank)
-	f()
-	returned = true
+	})
 }

@@ -3,7 +3,7 @@ package am
 import (
 	"time"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/lockrank"
 )
@@ -21,15 +21,15 @@ type peer struct {
 
 	// Under the endpoint's lock.
 	peerClaims
-	credits  *flow.Sender  // for messages to it
-	granted  bool          // it has ever granted a credit
-	asking   bool          // is in core.asking
-	down     error         // why it is dead or cut off; nil: it is not
-	silentAt time.Duration // since when its questions have no answer; 0: there are none
-	askedAt  time.Duration // the last of them
-	fullAt   time.Duration // when the network's queue was found full last
-	late     int           // replies of core.late to it
-	large    *transfers    // large payloads to it and from it; nil: there were none
+	credits  *credit.Sender // for messages to it
+	granted  bool           // it has ever granted a credit
+	asking   bool           // is in core.asking
+	down     error          // why it is dead or cut off; nil: it is not
+	silentAt time.Duration  // since when its questions have no answer; 0: there are none
+	askedAt  time.Duration  // the last of them
+	fullAt   time.Duration  // when the network's queue was found full last
+	late     int            // replies of core.late to it
+	large    *transfers     // large payloads to it and from it; nil: there were none
 }
 
 // known returns the record of a rank, a new one if need be. It panics if there is no such rank:
@@ -40,7 +40,7 @@ func (c *core) known(rank int) *peer {
 			return p
 		}
 	}
-	at, p := c.peers.At(rank), &peer{rank: rank, credits: flow.NewSender(rank, c.flow)}
+	at, p := c.peers.At(rank), &peer{rank: rank, credits: credit.NewSender(rank, c.flow)}
 	p.sending.Init(lockrank.Endpoint, rank)
 	p.copied = fabric.SendBuf{Data: p.text[:], ID: fabric.Copied}
 	if !at.CompareAndSwap(nil, p) {

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 	"github.com/ibconduit/conduit/internal/fabric"
 )
 
@@ -234,7 +234,7 @@ func (x *inbox) accountLocked(p *peer, h *head, payload []byte, bad error, now t
 }
 
 // applyLocked takes what a peer says of credits, and serves the requests that wait for them.
-func (x *inbox) applyLocked(p *peer, h *flow.Header, now time.Duration) error {
+func (x *inbox) applyLocked(p *peer, h *credit.Header, now time.Duration) error {
 	if err := x.pool.Apply(p.rank, h, now); err != nil {
 		return err
 	}

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"errors"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 	"github.com/ibconduit/conduit/internal/fabric"
 )
 
@@ -114,7 +114,7 @@ func (r *replier) launchReply(p *peer, o *outgoing, args []uint64, b *fabric.Sen
 	)
 	if h := &p.head; o.kind == reply && o.cat != long { // the straight path
 		h.kind, h.cat, h.wants, h.nargs, h.handler = reply, o.cat, false, uint8(len(args)), 0
-		h.token, h.length, h.credit = o.token, uint32(len(o.payload)), flow.Header{}
+		h.token, h.length, h.credit = o.token, uint32(len(o.payload)), credit.Header{}
 		r.stats.answered++
 		err = r.emitter.sendHead(p, b, o.payload, args, now, sendFlags|fabric.Urgent)
 	} else {

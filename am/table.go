@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 )
 
 // Limits of a table.
@@ -131,7 +131,7 @@ func (t *Table) Encode() []byte {
 }
 
 func (t *Table) encode() []byte {
-	b := binary.LittleEndian.AppendUint32([]byte{Version, flow.WireVersion}, uint32(len(t.sorted)))
+	b := binary.LittleEndian.AppendUint32([]byte{Version, credit.WireVersion}, uint32(len(t.sorted)))
 	for _, h := range t.sorted {
 		b = append(append(b, byte(len(h.name))), h.name...)
 	}

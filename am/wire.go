@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 )
 
 // Version is the version of the format of messages, which the package comment describes.
@@ -19,11 +19,11 @@ const (
 	argsSize = 8 * MaxArgs // at most
 	overhead = headSize + offSize + argsSize
 	creditAt = 24
-	creditTo = creditAt + flow.ExtendedSize
+	creditTo = creditAt + credit.ExtendedSize
 
 	creditPlace      = headSize - creditAt // what is behind the header is zero
-	_           uint = creditPlace - (flow.HeaderSize + 16)
-	_           uint = flow.HeaderSize + 16 - creditPlace
+	_           uint = creditPlace - (credit.HeaderSize + 16)
+	_           uint = credit.HeaderSize + 16 - creditPlace
 
 	// connection is the number of the only connection of credits with a peer. It lasts
 	// from the first message until the peer's death, across the network's connections.
@@ -75,7 +75,7 @@ type head struct {
 	token   uint64 // of the call; 0: nobody waits
 	length  uint32 // of the payload, wherever it is
 	off     uint64 // of a Long's, in the receiver's segment
-	credit  flow.Header
+	credit  credit.Header
 	args    [MaxArgs]uint64
 }
 
@@ -113,8 +113,8 @@ func (h *head) encode(dst []byte, table uint32, args []uint64) {
 	le.PutUint32(dst[16:], h.length)
 	le.PutUint32(dst[20:], table)
 	n := h.credit.Encode(dst[creditAt:creditTo])
-	if n == flow.HeaderSize {
-		le.PutUint64(dst[creditAt+flow.HeaderSize:], 0)
+	if n == credit.HeaderSize {
+		le.PutUint64(dst[creditAt+credit.HeaderSize:], 0)
 		le.PutUint64(dst[headSize-8:], 0)
 	} else {
 		clear(dst[creditAt+n : headSize])
@@ -144,7 +144,7 @@ func (h *head) encodeShort(dst []byte, table uint32, args []uint64) {
 	le.PutUint64(dst[8:], h.token)
 	le.PutUint64(dst[16:], uint64(table)<<32|uint64(h.length))
 	le.PutUint64(dst[creditAt:], h.credit.Word())
-	le.PutUint64(dst[creditAt+flow.HeaderSize:], 0)
+	le.PutUint64(dst[creditAt+credit.HeaderSize:], 0)
 	le.PutUint64(dst[headSize-8:], 0)
 	for i, a := range args {
 		le.PutUint64(dst[headSize+8*i:], a)
@@ -157,12 +157,12 @@ func (h *head) decodeShort(src []byte, table uint32) bool {
 	if len(src) < headSize {
 		return false
 	}
-	credit := binary.LittleEndian.Uint64(src[creditAt:])
-	return h.decodePlain(src, table, credit) && h.credit.DecodeWord(credit) && h.credit.Epoch == connection
+	credits := binary.LittleEndian.Uint64(src[creditAt:])
+	return h.decodePlain(src, table, credits) && h.credit.DecodeWord(credits) && h.credit.Epoch == connection
 }
 
 // decodePlain is decodeShort for one with this credit header, which is known and stays as it is.
-func (h *head) decodePlain(src []byte, table uint32, credit uint64) bool {
+func (h *head) decodePlain(src []byte, table uint32, credits uint64) bool {
 	if len(src) < headSize {
 		return false
 	}
@@ -174,8 +174,8 @@ func (h *head) decodePlain(src []byte, table uint32, credit uint64) bool {
 	le := binary.LittleEndian
 	first, token := le.Uint64(src), le.Uint64(src[8:])
 	nargs := first >> 24 & 0xff
-	if le.Uint64(src[16:]) != uint64(table)<<32 || le.Uint64(src[creditAt:]) != credit ||
-		le.Uint64(src[creditAt+flow.HeaderSize:])|le.Uint64(src[headSize-8:]) != 0 ||
+	if le.Uint64(src[16:]) != uint64(table)<<32 || le.Uint64(src[creditAt:]) != credits ||
+		le.Uint64(src[creditAt+credit.HeaderSize:])|le.Uint64(src[headSize-8:]) != 0 ||
 		nargs > MaxArgs || uint64(len(src)) != headSize+8*nargs {
 		return false
 	}
@@ -324,7 +324,7 @@ func (h *head) decodePayload(src []byte) (payload []byte, at int, err error) {
 // nonZero reports whether a byte behind the first n of a credit header's place is set; n is the
 // header's size.
 func nonZero(b []byte, n int) bool {
-	if n == flow.HeaderSize { // as it is mostly
+	if n == credit.HeaderSize { // as it is mostly
 		return binary.LittleEndian.Uint64(b[n:])|binary.LittleEndian.Uint64(b[creditPlace-8:]) != 0
 	}
 	for _, x := range b[n:] {

@@ -44,7 +44,7 @@ func bytesOf[T any](s []T) []byte {
 // payloadOf is a payload for elements of a type, or why they cannot be sent.
 func payloadOf[T any](k Kind) (*payload, error) {
 	if !plain.Is[T]() {
-		return nil, fmt.Errorf("coll: %v: %w", k, &TypeError{Type: reflect.TypeFor[T](), Path: plain.Pointer[T]()})
+		return nil, fmt.Errorf("coll: %v: %w", k, plain.Err[T]())
 	}
 	var v T
 	d := payloads.Get().(*payload)

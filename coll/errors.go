@@ -3,9 +3,9 @@ package coll
 import (
 	"errors"
 	"fmt"
-	"reflect"
 
 	"github.com/ibconduit/conduit/internal/errtext"
+	"github.com/ibconduit/conduit/internal/plain"
 )
 
 // ErrBroken is matched by every error of an operation that broke its team, and of all later ones of
@@ -128,16 +128,8 @@ func (e *NoSlotError) Error() string {
 // Is reports whether target is ErrNoSlot.
 func (e *NoSlotError) Is(target error) bool { return target == ErrNoSlot }
 
-// TypeError says that a type cannot be transferred because it holds pointers, which mean nothing to
-// another rank.
-type TypeError struct {
-	Type reflect.Type
-	Path string // the first of them, e.g. "T.Name (string)"
-}
-
-func (e *TypeError) Error() string {
-	return fmt.Sprintf("%v cannot be transferred: %s holds a pointer", e.Type, e.Path)
-}
+// TypeError says that a type cannot be transferred because it holds pointers.
+type TypeError = plain.TypeError
 
 // PanicError says that a function of the program panicked in a reduction. It breaks the team.
 type PanicError struct {

@@ -41,14 +41,14 @@ var (
 		"internal/env": 7, "internal/fabric/sim": 33, "internal/fencecheck": 30,
 	}
 	longYet = map[string]int{
-		".": 20, "cache": 4, "cmd/ibbench": 170, "cmd/ibbench/internal/chart": 10,
+		".": 20, "am": 3, "cache": 4, "cmd/ibbench": 170, "cmd/ibbench/internal/chart": 10,
 		"cmd/ibbench/internal/compare": 3, "cmd/ibbench/internal/doctor": 42, "cmd/ibbench/internal/machine": 1,
 		"cmd/ibbench/internal/measure": 27, "cmd/ibbench/internal/mr": 14, "cmd/ibbench/internal/pairs": 4,
 		"cmd/ibbench/internal/peer": 24, "cmd/ibbench/internal/plan": 4, "cmd/ibbench/internal/report": 61,
-		"cmd/ibbench/internal/transient": 4, "cmd/ibrun": 12, "flow": 1, "hack/crowd": 8, "hack/softroce": 5,
-		"hack/softroce/cmd/vm": 5, "hack/softroce/internal/guest": 1, "hack/softroce/internal/image": 6,
-		"hack/softroce/internal/qemu": 2, "hack/softverbs/device": 43, "internal/bench": 36,
-		"internal/fencecheck": 2,
+		"cmd/ibbench/internal/transient": 4, "cmd/ibrun": 12, "flow": 1, "hack/crowd": 8, "hack/softroce": 4,
+		"hack/softroce/cmd/vm": 4, "hack/softroce/internal/image": 6, "hack/softroce/internal/qemu": 2,
+		"hack/softverbs/device": 43, "internal/bench": 36, "internal/credit": 1, "internal/fencecheck": 2,
+		"internal/transient": 1, "memevents": 1,
 	}
 )
 

@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/ibconduit/conduit/hack/softroce/internal/wire"
+	"github.com/ibconduit/conduit/internal/mux"
 )
 
 // portQueue is how many frames a port holds. A sender in rxe has at most 128 unacknowledged
@@ -100,7 +101,7 @@ func setFaults(l *wire.Link) error {
 }
 
 // changeLink serves wire.OpLink.
-func changeLink(out *wire.Sender, l *wire.Link) error {
+func changeLink(out *mux.Stream, l *wire.Link) error {
 	if l == nil {
 		return errors.New("no link is named")
 	}
@@ -120,7 +121,7 @@ func changeLink(out *wire.Sender, l *wire.Link) error {
 	for _, q := range all {
 		if s := q.Attrs().Statistics; q.Type() == "netem" && s != nil {
 			n := wire.LinkStats{Sent: uint64(s.Basic.Packets), Lost: uint64(s.Queue.Drops)}
-			return errors.Join(json.NewEncoder(out).Encode(n), out.Finish())
+			return errors.Join(json.NewEncoder(out).Encode(n), out.CloseWrite())
 		}
 	}
 	return fmt.Errorf("port %s does not count", l.Port)
