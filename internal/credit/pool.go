@@ -73,7 +73,8 @@ func (p *Pool) openAt(peer int, epoch, origin uint32, now time.Duration) error {
 	}
 	e := p.peers.At(peer)
 	if epoch == 0 || ahead(epoch, e.last) <= 0 {
-		return fmt.Errorf("credit: open connection %d of peer %d after connection %d: numbers grow from 1", epoch, peer, e.last)
+		return fmt.Errorf("credit: open connection %d of peer %d after connection %d: numbers grow from 1",
+			epoch, peer, e.last)
 	}
 	p.Close(peer, now)
 	e.last = epoch

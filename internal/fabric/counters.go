@@ -29,6 +29,29 @@ type Counters struct {
 	Unregistered uint64 `metric:"transfers_unregistered_total Of those bounced, those for want of a registration."`
 }
 
+// Start is for networks: it counts an operation on so many bytes that is posted.
+func (c *Counters) Start(k Kind, n uint64) {
+	switch k {
+	case KindPut:
+		c.Puts++
+		c.PutBytes += n
+	case KindGet:
+		c.Gets++
+		c.GetBytes += n
+	case KindAtomic:
+		c.Atomics++
+	}
+}
+
+// End is for networks: it counts operations that ended with err, or with success.
+func (c *Counters) End(n int32, err error) {
+	if err != nil {
+		c.Errors += uint64(n)
+	} else {
+		c.Completed += uint64(n)
+	}
+}
+
 // Load reads a consistent value of each counter; the set is not a snapshot.
 func (c *Counters) Load() Counters { return counter.Load(c) }
 

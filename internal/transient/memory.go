@@ -73,7 +73,7 @@ type Stats struct {
 	Idle       int64  `metric:"memory_idle_bytes Memory that is free, and not given back to the system yet."`
 	MemoryPeak int64  // the most that both were together, in bytes
 	Given      int64  `metric:"memory_given_back_bytes_total Idle memory that was given back to the system."`
-	Stalls     uint64 `metric:"memory_stalls_total Stalls of the first claim found by the watchdog: the log has the holders."`
+	Stalls     uint64 `metric:"memory_stalls_total Stalls of the first claim found by the watchdog: see the log."`
 }
 
 // MemoryStats are the figures of the budget, and of its memory.
