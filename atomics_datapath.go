@@ -231,7 +231,7 @@ func (w *Worker) atomic(node uint32, off uint64, a fabric.Atomic, f fabric.Flag)
 		}
 	}
 	if base := w.peers[rank].base; base != nil && rt.cpuAtomics && w.fence == nil {
-		w.direct.atomics++
+		w.direct.Atomics++
 		return applyAtomic(unsafe.Add(base, off), a), nil, fabric.Done, nil
 	}
 	l = w.byNet[rt.amoNet&(maxNetworks-1)]

@@ -26,7 +26,7 @@ type Worker struct {
 	begin      uint64         // of the user's region in every segment
 	generation *atomic.Uint64 // the job's, of what it has learned
 	seen       uint64         // of that
-	direct     *directCounters
+	direct     *fabric.Counters
 	lines      *cache.Cache // whose lines a get may read: the worker's cache, unless there are checks
 	fence      env.Fence    // nil: nothing keeps bytes of other ranks for the worker
 	guard      owner.Guard
@@ -59,7 +59,7 @@ type Worker struct {
 }
 
 func (w *Worker) open() (err error) {
-	if w.direct, w.freeDirect, err = offheap.Alloc[directCounters](); err != nil {
+	if w.direct, w.freeDirect, err = offheap.Alloc[fabric.Counters](); err != nil {
 		return err
 	}
 	all, err := w.job.networks.newLanes()
