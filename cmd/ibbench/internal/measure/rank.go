@@ -71,7 +71,7 @@ func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Event
 	return nil
 }
 
-// config is what the job needs for all points of the plan, but for the bootstrap.
+// config has the needs of the job for all points of the plan, but for the bootstrap.
 func (s *session) config() (cfg conduit.Config, err error) {
 	p := s.plan
 	cfg = conduit.Config{
@@ -131,7 +131,7 @@ func HostEnv(ranks int, network string) *report.Env {
 	return e
 }
 
-// newEnv is what the facts of all ranks say.
+// newEnv is made of the facts of all ranks.
 func newEnv(facts []machine.Facts, launcher string) *report.Env {
 	hosts := make(map[string]bool)
 	for _, f := range facts {
@@ -168,7 +168,7 @@ func (s *session) open(env *report.Env) error {
 	return s.describe(env)
 }
 
-// describe completes the environment of rank 0 by what the job uses.
+// describe completes the environment of rank 0 by the network and device of the job.
 func (s *session) describe(env *report.Env) error {
 	s.env = env
 	s.clockNS = ClockCost()

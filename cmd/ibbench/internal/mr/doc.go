@@ -3,7 +3,7 @@
 // what listening for changes of the address space costs the program that makes them (churn).
 //
 // reg needs a device: there is no other registration. hit and churn are the same with a registrar
-// that registers nothing, which is used where there is no device, or when asked for, and always
+// that registers nothing, which is used where there is no device, or with --fake, and always
 // named in the result.
 //
 // In churn each page of a range is given a number when it is mapped that no page had before, and

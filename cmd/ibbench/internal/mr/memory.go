@@ -76,7 +76,7 @@ func (r *ranges) close() (err error) {
 }
 
 // resident is the memory of this process in bytes. The counter of statm may be some pages per
-// thread behind (Documentation/filesystems/proc.rst), that of smaps_rollup is exact.
+// thread behind (Documentation/filesystems/proc.rst), the one of smaps_rollup is exact.
 func resident() (int64, error) {
 	b, err := os.ReadFile("/proc/self/smaps_rollup")
 	if err != nil {
