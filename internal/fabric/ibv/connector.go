@@ -117,7 +117,7 @@ func (c *connector) start() {
 	var ctx context.Context
 	ctx, c.stop = context.WithCancel(context.Background())
 	c.ended = make(chan struct{})
-	c.turn() // posts the receive buffers: peers may ask from now on
+	c.turn() // posts the receive buffers: peers may request from now on
 	go c.run(ctx)
 }
 

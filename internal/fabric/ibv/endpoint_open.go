@@ -83,7 +83,7 @@ func (p *endpoint) build() (err error) {
 	}
 	p.rnr.begin(n.dev.Name(), n.port.Port)
 	if n.cfg.Messages.Eager {
-		for r := n.cfg.Rank + 1; r < n.cfg.Size; r++ { // of each pair the lower one asks
+		for r := n.cfg.Rank + 1; r < n.cfg.Size; r++ { // of each pair the lower one requests
 			if n.peers[r].served() {
 				p.conns.want(int32(r))
 			}

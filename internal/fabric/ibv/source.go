@@ -31,7 +31,7 @@ const (
 	sourceNone    sourceKind = iota
 	sourceInline             // small: it travels in the work request
 	sourceSegment            // it lies in the segment
-	sourceBuffer             // copied into what the message leaves of its send buffer
+	sourceBuffer             // copied into the rest of the message's send buffer
 	sourceRegion             // registered
 	sourceCopy               // copied into memory of its own
 	sourceFailed             // no memory can be had for it
