@@ -48,8 +48,8 @@ func store[T any](w *Worker, at unsafe.Pointer, v T) {
 		shm.OrderStores()
 	}
 	*(*T)(at) = v
-	w.direct.puts++
-	w.direct.putBytes += uint64(unsafe.Sizeof(v))
+	w.direct.Puts++
+	w.direct.PutBytes += uint64(unsafe.Sizeof(v))
 }
 
 func load[T any](w *Worker, at unsafe.Pointer) (v T) {
@@ -57,8 +57,8 @@ func load[T any](w *Worker, at unsafe.Pointer) (v T) {
 	if shm.Reorders {
 		shm.OrderLoads()
 	}
-	w.direct.gets++
-	w.direct.getBytes += uint64(unsafe.Sizeof(v))
+	w.direct.Gets++
+	w.direct.GetBytes += uint64(unsafe.Sizeof(v))
 	return v
 }
 
@@ -244,8 +244,8 @@ func putSlice[T any](w *Worker, p Ptr[T], src []T, f fabric.Flag) Pending {
 			shm.OrderStores()
 		}
 		copy(unsafe.Slice((*byte)(at), len(b)), b)
-		w.direct.puts++
-		w.direct.putBytes += uint64(len(b))
+		w.direct.Puts++
+		w.direct.PutBytes += uint64(len(b))
 		return Pending{}
 	}
 	if global.Node(p)&badType != 0 {
@@ -262,8 +262,8 @@ func getSlice[T any](w *Worker, dst []T, p Ptr[T], f fabric.Flag) Pending {
 		if shm.Reorders {
 			shm.OrderLoads()
 		}
-		w.direct.gets++
-		w.direct.getBytes += uint64(len(b))
+		w.direct.Gets++
+		w.direct.GetBytes += uint64(len(b))
 		return Pending{}
 	}
 	if global.Node(p)&badType != 0 {

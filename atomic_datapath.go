@@ -237,7 +237,7 @@ func (w *Worker) atomic(node uint32, off uint64, a fabric.Atomic, f fabric.Flag)
 		return atomicFenced(w, rt, node, off, a, f)
 	}
 	if base := w.peers[rank].base; base != nil && rt.cpuAtomics {
-		w.direct.atomics++
+		w.direct.Atomics++
 		return applyAtomic(unsafe.Add(base, off), a), nil, fabric.Done, nil
 	}
 	l = w.byNet[rt.amoNet&(maxNetworks-1)]
@@ -264,7 +264,7 @@ func atomicFenced(w *Worker, rt *route, node uint32, off uint64, a fabric.Atomic
 		return w.atomicChecked(node, off, a, f)
 	}
 	if base := w.peers[rank].base; base != nil && rt.cpuAtomics {
-		w.direct.atomics++
+		w.direct.Atomics++
 		return applyAtomic(unsafe.Add(base, off), a), nil, fabric.Done, nil
 	}
 	l = w.byNet[rt.amoNet&(maxNetworks-1)]

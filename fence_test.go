@@ -308,7 +308,7 @@ func TestNothingBeginsWhereItsFenceFails(t *testing.T) {
 				}
 			}
 			r.refuse = nil
-			if n := w.Stats()[j.FabricTo(to)]; n.Puts+n.Gets+n.Atomics != w.direct.puts+w.direct.gets {
+			if n := w.Stats()[j.FabricTo(to)]; n.Puts+n.Gets+n.Atomics != w.direct.Puts+w.direct.Gets {
 				return fmt.Errorf("operations were begun: %+v", n)
 			}
 		}

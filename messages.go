@@ -190,7 +190,7 @@ func (s *endpoints) within(ctx context.Context, f func() error) error {
 	}
 }
 
-// endRequests is the part of Close between the meetings. late is what may not have arrived.
+// endRequests is the part of Close between its barriers. late is what may not have arrived.
 func (s *endpoints) endRequests(ctx context.Context) (late []error, err error) {
 	late, err = s.await(ctx, (*am.Endpoint).EndRequests)
 	for _, e := range s.busy {

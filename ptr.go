@@ -36,7 +36,7 @@ func Cast[U, T any](p Ptr[T]) Ptr[U] { return global.Cast[U](p) }
 
 // TypeError says that a type cannot be transferred because it holds pointers,
 // which mean nothing to another rank and must not escape the garbage collector.
-type TypeError = global.TypeError
+type TypeError = plain.TypeError
 
 // pointerFree reports whether T may be transferred.
 func pointerFree[T any]() bool { return plain.Is[T]() }

@@ -25,7 +25,7 @@ type Worker struct {
 	deaths     *atomic.Uint32 // the job's count of dead ranks
 	deathsSeen uint32         // what peers reflects
 	reported   uint32         // how many deaths WaitUntil has returned
-	direct     *directCounters
+	direct     *fabric.Counters
 	fences     *fences // nil: no part keeps bytes of other ranks for the worker
 	guard      owner.Guard
 	routes     []route                  // the job's, by rank
@@ -53,7 +53,7 @@ type Worker struct {
 }
 
 func (w *Worker) open() (err error) {
-	if w.direct, w.freeDirect, err = offheap.Alloc[directCounters](); err != nil {
+	if w.direct, w.freeDirect, err = offheap.Alloc[fabric.Counters](); err != nil {
 		return err
 	}
 	all, err := w.job.networks.newLanes()

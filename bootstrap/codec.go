@@ -76,7 +76,7 @@ func (c *codec) bytes(p *[]byte, n int) {
 	}
 }
 
-// texts have their lengths before them, and are cut to what is read.
+// texts have their lengths before them, and are cut to the longest that is read.
 func (c *codec) texts(all ...*string) {
 	for _, s := range all {
 		p := []byte(clip(*s))

@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// source is one way to learn rank and size. It returns false when its
+// source is one way to learn rank and size. It returns nil when its
 // variables are absent, and an error when they are there but cannot be used;
 // a later source may still be usable.
 type source struct {
 	backend string
-	find    func(environment) (detected, bool, error)
+	find    func(environment) (*detected, error)
 }
 
 // sources in the order in which they are tried. PMI's, PMIx's and Open
@@ -22,9 +22,9 @@ var sources = []source{
 	{"tcp", fromTorchrun},
 	{"pmi1", fromPMI},
 	{"pmix", fromPMIx},
-	{"tcp", fromOpenMPI},
+	{"tcp", ranked("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE")},
 	{"tcp", fromGeneric},
-	{"tcp", fromIndexedJob},
+	{"tcp", ranked("JOB_COMPLETION_INDEX", "IBCONDUIT_SIZE", "")}, // Kubernetes gives a pod no size
 	{"slurm", fromSlurm},
 }
 
@@ -42,7 +42,7 @@ func detect(lookup environment, program string) (detected, error) {
 	}
 	ask := sources
 	if want == "tcp" {
-		ask = append(ask[:len(ask):len(ask)], source{"tcp", fromPMIRank})
+		ask = append(ask[:len(ask):len(ask)], source{"tcp", ranked("PMI_RANK", "PMI_SIZE", "")})
 	}
 	if v := lookup.get("IBCONDUIT_INSECURE"); v != "" && v != "0" && v != "1" {
 		return detected{}, fmt.Errorf("IBCONDUIT_INSECURE=%q: want 0 or 1", v)
@@ -52,16 +52,16 @@ func detect(lookup environment, program string) (detected, error) {
 		if want != "" && !s.serves(want) {
 			continue
 		}
-		d, ok, err := s.find(lookup)
+		d, err := s.find(lookup)
 		if err != nil && unusable == nil {
 			unusable = err
 		}
-		if ok {
+		if d != nil {
 			d.env = lookup
 			if d.backend == "" {
 				d.backend = s.backend
 			}
-			return d, nil
+			return *d, nil
 		}
 	}
 	if unusable != nil {

@@ -135,7 +135,7 @@
 //	blob              to the end
 //
 // Over PMI-1 a sealed blob is base64url text in values of 512 characters:
-// key g<n>.<rank> holds pieces.bytes.crc32, key g<n>.<rank>.<i> piece i, where
+// key g<n>.<rank> holds the number of pieces, key g<n>.<rank>.<i> piece i, where
 // n counts Exchanges from 0, as servers do not agree on what a second put of
 // one key does. Over PMIx it is a byte object under the key ibc.<n>.
 package bootstrap

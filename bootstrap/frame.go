@@ -199,13 +199,13 @@ func decodeFailure(b []byte, size int) (*failure, error) {
 	return f, nil
 }
 
-// surrender is of a rank whose context has ended.
-type surrender struct {
+// withdrawal is of a rank whose context has ended.
+type withdrawal struct {
 	seq  uint32
 	text string
 }
 
-func (g *surrender) fields(c *codec) {
+func (g *withdrawal) fields(c *codec) {
 	c.numbers(&g.seq)
 	c.texts(&g.text)
 }

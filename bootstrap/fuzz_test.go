@@ -17,7 +17,7 @@ func FuzzFrames(f *testing.F) {
 		encodeFrame(frameContribute, &contribution{opBarrier, 1, []byte("b")}),
 		encodeFrame(frameOutcome, &outcome{op: opExchange, seq: 3, blobs: [][]byte{nil, []byte("x"), []byte("yz")}}),
 		encodeFrame(frameFailure, &failure{1, "who", &cause{kind: causeAbort, code: -1, text: "t"}}),
-		encodeFrame(frameGiveUp, &surrender{7, "t"}),
+		encodeFrame(frameGiveUp, &withdrawal{7, "t"}),
 	} {
 		f.Add(frame)
 	}
@@ -31,7 +31,7 @@ func FuzzFrames(f *testing.F) {
 		fresh := map[frameType]func() message{
 			frameHello: func() message { return &hello{} }, frameStart: func() message { return &start{} },
 			frameRefused: func() message { return &JoinError{} }, frameContribute: func() message { return &contribution{} },
-			frameFailure: func() message { return &failure{why: &cause{}} }, frameGiveUp: func() message { return &surrender{} },
+			frameFailure: func() message { return &failure{why: &cause{}} }, frameGiveUp: func() message { return &withdrawal{} },
 			frameOutcome: func() message { return &outcome{blobs: make([][]byte, size)} },
 		}[kind]
 		if fresh == nil {
@@ -85,7 +85,6 @@ func FuzzPMILine(f *testing.F) {
 	f.Add("cmd=get_result rc=0 msg=success value=V")
 	f.Add("cmd=get_result rc=-1 msg=key not found value=unknown")
 	f.Add("=x")
-	f.Add("1.8.00000000")
 	f.Fuzz(func(t *testing.T, line string) {
 		if m, err := parsePMI(line); err == nil {
 			if m["cmd"] == "" {
@@ -96,9 +95,6 @@ func FuzzPMILine(f *testing.F) {
 					t.Errorf("%q=%q is not in %q", k, v, line)
 				}
 			}
-		}
-		if pieces, size, _, err := parsePMIHead(line); err == nil && (pieces < 0 || size < 0 || size > maxFrameToRoot) {
-			t.Errorf("%q gives %d pieces of %d bytes", line, pieces, size)
 		}
 	})
 }

@@ -9,18 +9,6 @@ import (
 	"time"
 )
 
-func TestGroupExchangesBlobs(t *testing.T) {
-	ctx := bounded(t)
-	ranks := NewGroup(7)
-	noErrors(t, onAll(ranks, func(b Bootstrap) error { return checkExchanges(ctx, b) }))
-	noErrors(t, onAll(ranks, Bootstrap.Close))
-	for r, b := range ranks {
-		if _, ok := <-b.Lost(); ok {
-			t.Errorf("rank %d noticed a loss", r)
-		}
-	}
-}
-
 func TestGroupResultsAreNotShared(t *testing.T) {
 	ctx := bounded(t)
 	ranks := NewGroup(2)
@@ -39,66 +27,6 @@ func TestGroupResultsAreNotShared(t *testing.T) {
 	if string(own) != "mine" || string(results[1][0]) != "mine" || string(results[1][1]) != "yours" {
 		t.Errorf("%q %q", own, results[1])
 	}
-}
-
-func TestGroupAbortUnblocksTheOthersAndIsALoss(t *testing.T) {
-	ctx := bounded(t)
-	ranks := NewGroup(3)
-	defer closeAll(ranks)
-	errs := onAll(ranks, func(b Bootstrap) error {
-		if b.Rank() == 1 {
-			b.Abort(3, "enough")
-			return nil
-		}
-		return b.Barrier(ctx)
-	})
-	for _, r := range []int{0, 2} {
-		var lost *LostError
-		var abort *AbortError
-		if !errors.As(errs[r], &lost) || lost.Rank != 1 || !errors.As(errs[r], &abort) || abort.Code != 3 {
-			t.Errorf("rank %d: %v", r, errs[r])
-		}
-		if l := lossOf(t, ranks[r]); l.Rank != 1 || !errors.As(l.Cause, &abort) {
-			t.Errorf("rank %d noticed %+v", r, l)
-		}
-	}
-}
-
-func TestGroupCloseUnblocksTheOthers(t *testing.T) {
-	ctx := bounded(t)
-	ranks := NewGroup(3)
-	defer closeAll(ranks)
-	errs := onAll(ranks, func(b Bootstrap) error {
-		if b.Rank() == 2 {
-			return b.Close()
-		}
-		_, err := b.Exchange(ctx, nil)
-		return err
-	})
-	for r, err := range errs[:2] {
-		if !errors.Is(err, ErrLeft) || !strings.Contains(err.Error(), "rank 2 left") {
-			t.Errorf("rank %d: %v", r, err)
-		}
-	}
-}
-
-func TestGroupCancelUnblocksTheOthersNamingTheRank(t *testing.T) {
-	ranks := NewGroup(3)
-	defer closeAll(ranks)
-	errs := onAll(ranks, func(b Bootstrap) error {
-		ctx := bounded(t)
-		switch b.Rank() {
-		case 0:
-			ctx = endsWhen(ctx, func() { contributed(t, b, 2) })
-		case 1:
-			return nil
-		}
-		return b.Barrier(ctx)
-	})
-	for _, r := range []int{0, 2} {
-		wantLost(t, r, errs[r], 0, ErrGaveUp, "waiting for rank 1")
-	}
-	wantLost(t, 0, errs[0], 0, context.DeadlineExceeded)
 }
 
 func TestGroupDifferentCollectivesFailOnEveryRank(t *testing.T) {

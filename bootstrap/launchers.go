@@ -29,39 +29,49 @@ func (d detected) name() string {
 	return d.backend + " (" + d.by + ")"
 }
 
-func fromOwn(env environment) (detected, bool, error) {
+func fromOwn(env environment) (*detected, error) {
 	switch {
 	case env.has("IBCONDUIT_RANK") && !env.has("IBCONDUIT_SIZE"):
-		return detected{}, false, errors.New("IBCONDUIT_RANK is set without IBCONDUIT_SIZE")
+		return nil, errors.New("IBCONDUIT_RANK is set without IBCONDUIT_SIZE")
 	case !env.has("IBCONDUIT_RANK"):
-		return detected{}, false, nil // IBCONDUIT_SIZE only completes an Indexed Job
+		return nil, nil // IBCONDUIT_SIZE only completes an Indexed Job
 	}
-	d := detected{by: "IBCONDUIT_RANK", backend: "tcp"}
+	d := &detected{by: "IBCONDUIT_RANK", backend: "tcp"}
 	if env.any("IBCONDUIT_LISTEN_FD", "IBCONDUIT_SOCKET_FD", "IBCONDUIT_SECRET_FD") {
 		d.backend = "launch"
 	}
 	return d.meet(env, "IBCONDUIT_RANK", "IBCONDUIT_SIZE")
 }
 
+// ranked is a launcher that gives rank, size and perhaps the job's id in variables, and leaves the
+// rest to us.
+func ranked(rankVar, sizeVar, jobVar string) func(environment) (*detected, error) {
+	return func(env environment) (*detected, error) {
+		if !env.has(rankVar, sizeVar) {
+			return nil, nil
+		}
+		return (&detected{by: rankVar, job: env.get(jobVar)}).meet(env, rankVar, sizeVar)
+	}
+}
+
 // meet completes a detection that ends in our own rendezvous.
-func (d detected) meet(env environment, rankVar, sizeVar string) (detected, bool, error) {
-	var err error
+func (d *detected) meet(env environment, rankVar, sizeVar string) (_ *detected, err error) {
 	if d.rank, err = env.number(rankVar); err != nil {
-		return detected{}, false, err
+		return nil, err
 	}
 	if d.size, err = env.number(sizeVar); err != nil {
-		return detected{}, false, err
+		return nil, err
 	}
 	if d.size > MaxRanks {
-		return detected{}, false, fmt.Errorf("%s=%d: at most %d ranks can meet over TCP", sizeVar, d.size, MaxRanks)
+		return nil, fmt.Errorf("%s=%d: at most %d ranks can meet over TCP", sizeVar, d.size, MaxRanks)
 	}
 	if d.size < 1 || d.rank >= d.size {
-		return detected{}, false, fmt.Errorf("%s=%d and %s=%d: ranks go from 0 to size-1", rankVar, d.rank, sizeVar, d.size)
+		return nil, fmt.Errorf("%s=%d and %s=%d: ranks go from 0 to size-1", rankVar, d.rank, sizeVar, d.size)
 	}
 	if a := env.get("IBCONDUIT_ADDR"); a != "" {
 		host, port, err := net.SplitHostPort(a)
 		if n, e := strconv.ParseUint(port, 10, 16); err != nil || host == "" || e != nil || n == 0 {
-			return detected{}, false,
+			return nil,
 				fmt.Errorf("IBCONDUIT_ADDR=%q: want host:port of rank 0, as node1:7777, with a port from 1 to 65535", a)
 		}
 		d.addr = a
@@ -70,56 +80,48 @@ func (d detected) meet(env environment, rankVar, sizeVar string) (detected, bool
 		d.job = j
 	}
 	if d.size > 1 && d.addr == "" && !env.has("IBCONDUIT_SOCKET") {
-		return detected{}, false,
+		return nil,
 			fmt.Errorf("%s=%d of %s=%d, but no address to meet at: set IBCONDUIT_ADDR=host:port of rank 0 on all ranks",
 				rankVar, d.rank, sizeVar, d.size)
 	}
-	return d, true, nil
+	return d, nil
 }
 
-func fromPMI(env environment) (detected, bool, error) {
+func fromPMI(env environment) (*detected, error) {
 	switch {
 	case env.has("PMI_FD"):
 		closeOnExec(env.get("PMI_FD"))
 		closeOnExec(env.get("HYDI_CONTROL_FD"))
 		if !env.has("PMI_RANK", "PMI_SIZE") {
-			return detected{}, false, errors.New("PMI_FD is set without PMI_RANK and PMI_SIZE")
+			return nil, errors.New("PMI_FD is set without PMI_RANK and PMI_SIZE")
 		}
 		if env.get("PMI_SIZE") == "1" && !env.has("IBCONDUIT_BOOTSTRAP") {
-			return detected{backend: "self", by: "PMI_SIZE"}, true, nil // any number of programs may be this rank
+			return &detected{backend: "self", by: "PMI_SIZE"}, nil // any number of programs may be this rank
 		}
-		return detected{by: "PMI_FD"}, true, nil
+		return &detected{by: "PMI_FD"}, nil
 	case env.has("PMI_PORT"):
 		if !env.has("PMI_ID") {
-			return detected{}, false, errors.New("PMI_PORT is set without PMI_ID")
+			return nil, errors.New("PMI_PORT is set without PMI_ID")
 		}
-		return detected{by: "PMI_PORT"}, true, nil
+		return &detected{by: "PMI_PORT"}, nil
 	}
-	return detected{}, false, nil
-}
-
-// fromPMIRank serves IBCONDUIT_BOOTSTRAP=tcp under a PMI launcher.
-func fromPMIRank(env environment) (detected, bool, error) {
-	if !env.has("PMI_RANK", "PMI_SIZE") {
-		return detected{}, false, nil
-	}
-	return detected{by: "PMI_RANK"}.meet(env, "PMI_RANK", "PMI_SIZE")
+	return nil, nil
 }
 
 // loadPMIx is pmix.Load, except in tests.
 var loadPMIx = pmix.Load
 
 // fromPMIx needs a library that fits the launcher's; without one a later source may do.
-func fromPMIx(env environment) (detected, bool, error) {
+func fromPMIx(env environment) (*detected, error) {
 	if !env.has("PMIX_RANK", "PMIX_NAMESPACE") {
-		return detected{}, false, nil
+		return nil, nil
 	}
 	if _, err := loadPMIx(env.get(pmix.EnvLibrary)); err != nil {
-		return detected{}, false,
+		return nil,
 			fmt.Errorf("this is a rank of a PMIx job (PMIX_RANK=%s): %w; or use srun --mpi=pmi2 or mpiexec.hydra, or %s; "+
 				"IBCONDUIT_BOOTSTRAP=self makes every process a job of its own", env.get("PMIX_RANK"), err, meetOverTCP)
 	}
-	return detected{by: "PMIX_RANK"}, true, nil
+	return &detected{by: "PMIX_RANK"}, nil
 }
 
 // orSelf ends errors about variables that others than launchers set, too.
@@ -127,48 +129,32 @@ const orSelf = "; IBCONDUIT_BOOTSTRAP=self makes every process a job of its own"
 
 const meetOverTCP = "set IBCONDUIT_ADDR=host:port of rank 0 and IBCONDUIT_SECRET_FILE on all ranks to meet over TCP"
 
-func fromOpenMPI(env environment) (detected, bool, error) {
-	if !env.has("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE") {
-		return detected{}, false, nil
-	}
-	return detected{by: "OMPI_COMM_WORLD_RANK", job: env.get("PMIX_NAMESPACE")}.
-		meet(env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
-}
-
 // fromTorchrun is fromGeneric where the variables are surely torchrun's.
-func fromTorchrun(env environment) (detected, bool, error) {
+func fromTorchrun(env environment) (*detected, error) {
 	if !env.has("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE") {
-		return detected{}, false, nil
+		return nil, nil
 	}
 	return fromGeneric(env)
 }
 
 // fromGeneric reads torchrun's variables. The agent may own MASTER_PORT
 // itself, so we meet at the next one.
-func fromGeneric(env environment) (detected, bool, error) {
+func fromGeneric(env environment) (*detected, error) {
 	if env.has("RANK") != env.has("WORLD_SIZE") {
-		return detected{}, false, errors.New("only one of RANK and WORLD_SIZE is set" + orSelf)
+		return nil, errors.New("only one of RANK and WORLD_SIZE is set" + orSelf)
 	}
 	if !env.has("RANK") {
-		return detected{}, false, nil
+		return nil, nil
 	}
-	d := detected{by: "RANK", job: env.get("TORCHELASTIC_RUN_ID")}
+	d := &detected{by: "RANK", job: env.get("TORCHELASTIC_RUN_ID")}
 	if env.has("MASTER_ADDR", "MASTER_PORT") {
 		port, err := portAfter(env.get("MASTER_PORT"))
 		if err != nil {
-			return detected{}, false, fmt.Errorf("MASTER_PORT: %w", err)
+			return nil, fmt.Errorf("MASTER_PORT: %w", err)
 		}
 		d.addr = joinHostPort(env.get("MASTER_ADDR"), port)
 	} else if !env.has("IBCONDUIT_ADDR") && env.get("WORLD_SIZE") != "1" {
-		return detected{}, false, errors.New("RANK and WORLD_SIZE are set without MASTER_ADDR and MASTER_PORT" + orSelf)
+		return nil, errors.New("RANK and WORLD_SIZE are set without MASTER_ADDR and MASTER_PORT" + orSelf)
 	}
 	return d.meet(env, "RANK", "WORLD_SIZE")
-}
-
-// fromIndexedJob: Kubernetes gives a pod its index, but not the number.
-func fromIndexedJob(env environment) (detected, bool, error) {
-	if !env.has("JOB_COMPLETION_INDEX", "IBCONDUIT_SIZE") {
-		return detected{}, false, nil
-	}
-	return detected{by: "JOB_COMPLETION_INDEX"}.meet(env, "JOB_COMPLETION_INDEX", "IBCONDUIT_SIZE")
 }

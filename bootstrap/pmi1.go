@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"net"
 	"os"
@@ -20,6 +19,9 @@ import (
 // at 1023 in silence; Slurm 22.05 limits the whole line to about 1 KiB and
 // then answers no more (both measured).
 const pmiChunk = 512
+
+// maxPieces of a sealed blob.
+const maxPieces = maxFrameToRoot * 4 / 3 / pmiChunk
 
 // pmi1 is the exchange of Hydra, of srun --mpi=pmi2 and of Flux. Its key-value
 // store is used only for calls that PMI-1 has always had: an unknown command makes
@@ -218,14 +220,13 @@ func firstWithin(ctx context.Context, timeout time.Duration) (context.Context, c
 	return context.WithTimeoutCause(ctx, timeout, errOwnTime)
 }
 
-// put writes g<gen>.<rank> = pieces.bytes.crc32 and the pieces. base64url has
-// no blank, '=' or ';' in it, which the servers cannot carry.
+// put writes g<gen>.<rank> = pieces and the pieces; the seal of the blob shows a cut.
+// base64url has no blank, '=' or ';' in it, which the servers cannot carry.
 func (p *pmi1) put(ctx context.Context, gen int, blob []byte) error {
 	text := base64.RawURLEncoding.EncodeToString(blob)
 	pieces := (len(text) + pmiChunk - 1) / pmiChunk
 	key := fmt.Sprintf("g%d.%d", gen, p.rank)
-	head := fmt.Sprintf("%d.%d.%08x", pieces, len(blob), crc32.ChecksumIEEE(blob))
-	if err := p.putValue(ctx, key, head); err != nil {
+	if err := p.putValue(ctx, key, strconv.Itoa(pieces)); err != nil {
 		return err
 	}
 	for i := range pieces {
@@ -253,9 +254,9 @@ func (p *pmi1) get(ctx context.Context, gen, rank int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	pieces, size, sum, err := parsePMIHead(head)
-	if err != nil {
-		return nil, err
+	pieces, err := strconv.ParseUint(head, 10, 31)
+	if err != nil || pieces > maxPieces {
+		return nil, fmt.Errorf("%s: %q is no number of pieces: %w", key, shorten(head), ErrCorrupt)
 	}
 	var text strings.Builder
 	for i := range pieces {
@@ -269,30 +270,7 @@ func (p *pmi1) get(ctx context.Context, gen, rank int) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", key, err, ErrCorrupt)
 	}
-	if got := crc32.ChecksumIEEE(blob); len(blob) != size || got != sum {
-		return nil, fmt.Errorf("%s: %d bytes with checksum %08x arrived, %s was sent: %w",
-			key, len(blob), got, head, ErrCorrupt)
-	}
 	return blob, nil
-}
-
-// parsePMIHead reads pieces.bytes.crc32 and checks that they agree.
-func parsePMIHead(s string) (pieces, size int, sum uint32, err error) {
-	f := strings.Split(s, ".")
-	if len(f) != 3 {
-		return 0, 0, 0, fmt.Errorf("head %q: want pieces.bytes.crc32: %w", shorten(s), ErrCorrupt)
-	}
-	n, err1 := strconv.ParseUint(f[0], 10, 31)
-	b, err2 := strconv.ParseUint(f[1], 10, 31)
-	c, err3 := strconv.ParseUint(f[2], 16, 32)
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return 0, 0, 0, fmt.Errorf("head %q: %w: %w", shorten(s), err, ErrCorrupt)
-	}
-	chars := base64.RawURLEncoding.EncodedLen(int(b))
-	if b > maxFrameToRoot || int(n) != (chars+pmiChunk-1)/pmiChunk {
-		return 0, 0, 0, fmt.Errorf("head %q: %d bytes do not make %d pieces: %w", shorten(s), b, n, ErrCorrupt)
-	}
-	return int(n), int(b), uint32(c), nil
 }
 
 // barrier also publishes the values put. PMI does not name the ranks that are missing.

@@ -1,33 +1,34 @@
 package bootstrap
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/ibconduit/conduit/internal/hostlist"
 )
 
 // fromSlurm needs a step: in a batch script SLURM_PROCID and SLURM_NTASKS
 // describe ranks that were not started. Without an address the ranks meet on
 // the first host of the step.
-func fromSlurm(env environment) (detected, bool, error) {
+func fromSlurm(env environment) (*detected, error) {
 	if !inStep(env) || !env.has("SLURM_PROCID", "SLURM_STEP_NUM_TASKS") {
-		return detected{}, false, nil
+		return nil, nil
 	}
-	d := detected{backend: "tcp", by: "SLURM_PROCID",
+	d := &detected{backend: "tcp", by: "SLURM_PROCID",
 		job: env.get("SLURM_JOB_ID") + "." + env.get("SLURM_STEP_ID"), munge: true}
 	if env.get("SLURM_STEP_NUM_TASKS") != "1" && !env.has("IBCONDUIT_ADDR") {
-		host, err := firstHost(env.get("SLURM_STEP_NODELIST"))
+		hosts, err := hostlist.Expand(env.get("SLURM_STEP_NODELIST"))
 		if err != nil {
-			return detected{}, false,
+			return nil,
 				fmt.Errorf("SLURM_STEP_NODELIST=%q: %w; set IBCONDUIT_ADDR=host:port of rank 0 before srun, or use srun --mpi=pmi2",
 					env.get("SLURM_STEP_NODELIST"), err)
 		}
 		port, from, err := stepPort(env)
 		if err != nil {
-			return detected{}, false, err
+			return nil, err
 		}
-		d.addr, d.addrFrom = joinHostPort(host, strconv.Itoa(port)), from
+		d.addr, d.addrFrom = joinHostPort(hosts[0], strconv.Itoa(port)), from
 	}
 	return d.meet(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 }
@@ -61,36 +62,6 @@ func stepPort(env environment) (port int, from string, err error) {
 	const spread = 251 // jobs of a site that follow each other are far apart
 	return firstStepPort + int((uint64(job)*spread+uint64(step))%stepPorts),
 		"a port made from the step's number: srun --resv-ports=1 reserves one, IBCONDUIT_ADDR=host:port names another", nil
-}
-
-// firstHost is the first of a list as Slurm writes them: "n1,n3", "n[01-03,7]-ib", "r[1-2]n[0-9]".
-func firstHost(list string) (string, error) {
-	var host strings.Builder
-	for rest := list; rest != ""; {
-		switch i := strings.IndexAny(rest, "[,"); {
-		case i < 0:
-			host.WriteString(rest)
-			rest = ""
-		case rest[i] == ',':
-			host.WriteString(rest[:i])
-			rest = ""
-		default:
-			end := strings.IndexByte(rest[i:], ']')
-			if end < 0 {
-				return "", errors.New("a bracket is not closed")
-			}
-			inside := rest[i+1 : i+end]
-			if k := strings.IndexAny(inside, ",-"); k >= 0 {
-				inside = inside[:k]
-			}
-			host.WriteString(rest[:i] + inside)
-			rest = rest[i+end+1:]
-		}
-	}
-	if host.Len() == 0 {
-		return "", errors.New("it names no host")
-	}
-	return host.String(), nil
 }
 
 // firstSpecialStep: from here on SLURM_STEP_ID names no step of ranks: the batch script,

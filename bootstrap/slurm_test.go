@@ -13,17 +13,6 @@ import (
 	"github.com/ibconduit/conduit/internal/proctest"
 )
 
-func TestTheFirstHostOfAList(t *testing.T) {
-	for list, want := range map[string]string{
-		"n1": "n1", "n1,n2": "n1", "n[1-2]": "n1", "n[01-03,7]": "n01", "n[7,1-3]-ib": "n7-ib", "r[1-2]n[04-9],x": "r1n04",
-		"tux-3.site,tux-4": "tux-3.site", "": "", "n[1": "", ",n1": "",
-	} {
-		if got, err := firstHost(list); got != want || (err != nil) != (want == "") {
-			t.Errorf("%q: %q, %v; want %q", list, got, err, want)
-		}
-	}
-}
-
 func TestStepsHavePortsOfTheirOwn(t *testing.T) {
 	seen := map[int]string{}
 	for job := range 40 {

@@ -184,62 +184,124 @@ func TestTCPDeathIsALossForAllOthers(t *testing.T) {
 	}
 }
 
-func TestTCPCloseIsNoLossButFailsLaterCollectives(t *testing.T) {
-	t.Parallel()
-	ctx := bounded(t)
-	for _, leaver := range []int{0, 2} {
-		ranks := joined(t, 3)
-		if err := ranks[leaver].Close(); err != nil {
-			t.Fatal(err)
-		}
-		for r, err := range onAll(ranks, func(b Bootstrap) error { return b.Barrier(ctx) }) {
-			switch {
-			case r == leaver && !errors.Is(err, os.ErrClosed):
-				t.Errorf("closed rank: %v", err)
-			case r != leaver && !errors.Is(err, ErrLeft):
-				t.Errorf("rank %d without %d: %v", r, leaver, err)
-			}
-		}
-		for r, b := range ranks {
-			b.Close()
-			if l, ok := <-b.Lost(); ok {
-				t.Errorf("rank %d took a rank that left for a loss: %v", r, l)
-			}
-		}
-	}
-}
-
-func TestTCPTimeOutNamesTheMissingAndFailsAll(t *testing.T) {
-	t.Parallel()
-	ranks := joined(t, 4)
-	errs := onAll(ranks, func(b Bootstrap) error {
-		ctx := bounded(t)
-		switch b.Rank() {
-		case 1:
-			b.(*job).be.(*peer).client.echo = time.Minute
-			ctx = endsWhen(ctx, func() { contributed(t, ranks[0], 3) })
-		case 2:
-			return nil // never calls
-		}
-		_, err := b.Exchange(ctx, nil)
-		return err
-	})
-	for _, r := range []int{0, 1, 3} {
-		wantLost(t, r, errs[r], 1, ErrGaveUp, "rank 2")
-	}
-	wantLost(t, 1, errs[1], 1, context.DeadlineExceeded)
-	closeAll(ranks)
-	for r, b := range ranks {
-		if l, ok := <-b.Lost(); ok {
-			t.Errorf("rank %d took an end of timeout for a death: %v", r, l)
-		}
-	}
-}
-
 // backends are those whose ranks lose one another.
 var backends = map[string]func(t *testing.T, n int) []Bootstrap{
 	"tcp":   joined,
 	"group": func(_ *testing.T, n int) []Bootstrap { return NewGroup(n) },
+}
+
+// onBackends runs a test over each, with a job of n ranks.
+func onBackends(t *testing.T, n int, test func(t *testing.T, ranks []Bootstrap)) {
+	t.Parallel()
+	for name, start := range backends {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ranks := start(t, n)
+			defer closeAll(ranks)
+			test(t, ranks)
+		})
+	}
+}
+
+func TestBlobsOfAllSizesAreExchanged(t *testing.T) {
+	onBackends(t, 5, func(t *testing.T, ranks []Bootstrap) {
+		ctx := bounded(t)
+		noErrors(t, onAll(ranks, func(b Bootstrap) error { return checkExchanges(ctx, b) }))
+		noErrors(t, onAll(ranks, Bootstrap.Close))
+		noLosses(t, ranks)
+	})
+}
+
+// noLosses closes the ranks, none of which has noticed one.
+func noLosses(t *testing.T, ranks []Bootstrap) {
+	t.Helper()
+	for r, b := range ranks {
+		b.Close()
+		if l, ok := <-b.Lost(); ok {
+			t.Errorf("rank %d noticed a loss: %v", r, l)
+		}
+	}
+}
+
+func TestACloseIsNoLossButEndsCollectives(t *testing.T) {
+	for _, leaver := range []int{0, 2} {
+		for _, when := range []string{"before", "during"} {
+			t.Run(fmt.Sprintf("rank %d %s", leaver, when), func(t *testing.T) {
+				onBackends(t, 3, func(t *testing.T, ranks []Bootstrap) {
+					ctx := bounded(t)
+					if when == "before" {
+						noErrors(t, []error{ranks[leaver].Close()})
+					}
+					for r, err := range onAll(ranks, func(b Bootstrap) error {
+						if when == "during" && b.Rank() == leaver {
+							return b.Close()
+						}
+						_, err := b.Exchange(ctx, nil)
+						return err
+					}) {
+						switch {
+						case r != leaver:
+							wantLost(t, r, err, leaver, ErrLeft, " left the job in good order$")
+						case when == "before" && !errors.Is(err, os.ErrClosed), when == "during" && err != nil:
+							t.Errorf("the closed rank: %v", err)
+						}
+					}
+					noLosses(t, ranks)
+				})
+			})
+		}
+	}
+}
+
+func TestATimeOutNamesTheMissingAndFailsAll(t *testing.T) {
+	onBackends(t, 4, func(t *testing.T, ranks []Bootstrap) {
+		errs := onAll(ranks, func(b Bootstrap) error {
+			ctx := bounded(t)
+			switch b.Rank() {
+			case 1:
+				if be, ok := b.(*job).be.(*peer); ok {
+					be.client.echo = time.Minute
+				}
+				ctx = endsWhen(ctx, func() { contributed(t, ranks[0], 3) })
+			case 2:
+				return nil // never calls
+			}
+			_, err := b.Exchange(ctx, nil)
+			return err
+		})
+		for _, r := range []int{0, 1, 3} {
+			wantLost(t, r, errs[r], 1, ErrGaveUp, "waiting for rank 2")
+		}
+		wantLost(t, 1, errs[1], 1, context.DeadlineExceeded)
+		for r, b := range ranks {
+			select {
+			case l := <-b.Lost():
+				t.Errorf("rank %d took the end of a context for a death: %v", r, l)
+			default:
+			}
+		}
+	})
+}
+
+func TestAnAbortEndsCollectivesAndIsALoss(t *testing.T) {
+	onBackends(t, 3, func(t *testing.T, ranks []Bootstrap) {
+		ctx := bounded(t)
+		errs := onAll(ranks, func(b Bootstrap) error {
+			if b.Rank() == 1 {
+				b.Abort(7, "out of cheese")
+				return nil
+			}
+			return b.Barrier(ctx)
+		})
+		for _, r := range []int{0, 2} {
+			for _, err := range []error{errs[r], lossOf(t, ranks[r]).Cause} {
+				var abort *AbortError
+				if wantLost(t, r, err, 1, err); !errors.As(err, &abort) || abort.Code != 7 || abort.Msg != "out of cheese" {
+					t.Errorf("rank %d: %v", r, err)
+				}
+			}
+		}
+	})
 }
 
 // A rank that still works would wait for ever for one that has left.
@@ -264,18 +326,6 @@ func TestLeavingAfterGivingUpIsALoss(t *testing.T) {
 				}
 			}
 			closeAll(ranks)
-		}
-	}
-}
-
-func TestTCPAbortIsALossWithItsCodeAndMessage(t *testing.T) {
-	t.Parallel()
-	ranks := joined(t, 3)
-	ranks[2].Abort(7, "out of cheese")
-	for _, b := range ranks[:2] {
-		var abort *AbortError
-		if l := lossOf(t, b); l.Rank != 2 || !errors.As(l.Cause, &abort) || abort.Code != 7 || abort.Msg != "out of cheese" {
-			t.Errorf("rank %d: %+v", b.Rank(), l)
 		}
 	}
 }

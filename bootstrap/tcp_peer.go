@@ -137,7 +137,7 @@ func dialOnce(ctx context.Context, rv *rendezvous, conf *tls.Config) (*tls.Conn,
 	return conn, nil
 }
 
-// refusedWith is the verdict in a frame, or what is wrong with that.
+// refusedWith is the verdict in a frame, or an error where that is damaged.
 func refusedWith(body []byte) error {
 	verdict := &JoinError{}
 	if err := decode(body, verdict); err != nil {
@@ -234,7 +234,7 @@ func (p *peer) contribute(o op, seq uint32, blob []byte) {
 	p.link.send(encodeFrame(frameContribute, &contribution{o, seq, blob}))
 }
 func (p *peer) giveUp(seq uint32, why *cause) {
-	p.link.send(encodeFrame(frameGiveUp, &surrender{seq, why.text}))
+	p.link.send(encodeFrame(frameGiveUp, &withdrawal{seq, why.text}))
 }
 func (p *peer) fail(why *cause) { p.link.send(encodeFrame(frameFailure, &failure{p.rank, "", why})) }
 

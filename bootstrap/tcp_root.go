@@ -212,7 +212,7 @@ func (r *root) handle(rank int, kind frameType, body []byte) error {
 		}
 		r.hub.contribute(rank, m.op, m.seq, m.blob)
 	case frameGiveUp:
-		var m surrender
+		var m withdrawal
 		if err := decode(body, &m); err != nil {
 			return err
 		}

@@ -133,7 +133,7 @@ stage_launchers() {
 stage_builds() {
   local want rc=0
   packages >$out/packages || return 1
-  mapfile -t want < <(grep -xE "$module/(am|flow|internal/lockrank|internal/fabric/shm)" $out/packages)
+  mapfile -t want < <(grep -xE "$module/(am|flow|internal/credit|internal/lockrank|internal/fabric/shm)" $out/packages)
   [ ${#want[@]} = 0 ] || run biglock -tags biglock -short "${want[@]}" || rc=1
   # Without cgo there is no verbs and no memory events.
   mapfile -t want < <(grep -xE "$module(|/verbs|/memevents|/regcache|/internal/fabric/(shm|sim)|/bootstrap|/cmd/ibbench|/examples/(hello|heat|wordcount))" $out/packages)

@@ -49,7 +49,7 @@ var config struct {
 // Configure chooses the monitors in the environment's place. It fails with ErrBusy once they were
 // started, by NewWatcher or Status.
 func Configure(c Config) error {
-	if err := c.validate(); err != nil {
+	if err := checkMonitors(c.Monitors, ""); err != nil {
 		return err
 	}
 	config.mu.Lock()
@@ -62,30 +62,22 @@ func Configure(c Config) error {
 	return nil
 }
 
-func (c Config) validate() error {
-	return checkMonitors(c.Monitors, "")
-}
-
 // checkMonitors refuses unknown names, and none beside others.
 func checkMonitors(names []string, where string) error {
+	known := []string{"auto", "none", MonitorSymbols, MonitorReloc, MonitorPatch, MonitorUserfaultfd}
+	detail := ""
 	for _, name := range names {
-		if !isMonitor(name) {
-			return noMonitor(name, where)
+		if detail == "" && !slices.Contains(known, name) {
+			detail = fmt.Sprintf("there is no monitor %q", name)
 		}
 	}
-	if len(names) > 1 && slices.Contains(names, "none") {
-		return &Error{Op: "configure", Detail: "none stands beside other monitors" + where, Remedy: "use " + wantMonitors}
+	if detail == "" && len(names) > 1 && slices.Contains(names, "none") {
+		detail = "none stands beside other monitors"
 	}
-	return nil
-}
-
-func noMonitor(name, where string) error {
-	return &Error{Op: "configure", Detail: fmt.Sprintf("there is no monitor %q%s", name, where),
-		Remedy: "use " + wantMonitors}
-}
-
-func isMonitor(name string) bool {
-	return slices.Contains([]string{"auto", "none", MonitorSymbols, MonitorReloc, MonitorPatch, MonitorUserfaultfd}, name)
+	if detail == "" {
+		return nil
+	}
+	return &Error{Op: "configure", Detail: detail + where, Remedy: "use " + wantMonitors}
 }
 
 // switchedOff reads EnvEvents. A value without meaning is an error: its writer wants something else

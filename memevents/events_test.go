@@ -68,7 +68,9 @@ func TestHugeAdviceForLargeMaps(t *testing.T) {
 	advised := func(bytes uintptr) bool {
 		p := must(t, memtest.Mmap, 0, bytes, rw, anonymous, noFD, 0)
 		defer memtest.Call(memtest.Munmap, p, bytes)
-		return strings.Contains(vmFlags(t, p), " hg")
+		flags, err := memtest.VMFlags(p)
+		noError(t, err)
+		return strings.Contains(flags, " hg")
 	}
 	if advised(4 << 20) {
 		t.Error("a small map was advised")

@@ -13,7 +13,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -95,32 +94,12 @@ func must(t testing.TB, event uint32, args ...uintptr) uintptr {
 	return ret
 }
 
-// arena are addresses for tests only. What a test unmaps among them leaves a hole of a few pages:
-// elsewhere it would be part of the free address space, where the next stack of a thread comes, to
-// be unmapped by the end of the test.
-var arena struct {
-	once sync.Once
-	at   uintptr // the end of what is taken
-}
-
-const arenaBytes = 1 << 40
-
 // mapPages maps pages by C, and takes away whatever stands there in the end.
 func mapPages(t testing.TB, pages int) uintptr {
 	t.Helper()
-	arena.once.Do(func() {
-		p := must(t, memtest.Mmap, 0, arenaBytes, unix.PROT_NONE, anonymous|unix.MAP_NORESERVE, noFD, 0)
-		arena.at = p
-	})
-	// Hooks take more than asked for at addresses that may be of huge pages: there is none in a
-	// range.
-	const huge = 2 << 20
 	n := uintptr(pages) * pageSize
-	p := arena.at + pageSize
-	if last := (p + n) &^ (huge - 1); p <= last {
-		p = last + pageSize
-	}
-	arena.at = p + n
+	p, err := memtest.TakeAddresses(n)
+	noError(t, err)
 	must(t, memtest.Mmap, p, n, rw, anonymous|unix.MAP_FIXED, noFD, 0)
 	t.Cleanup(func() {
 		must(t, memtest.Mmap, p, n, unix.PROT_NONE, anonymous|unix.MAP_NORESERVE|unix.MAP_FIXED, noFD, 0)
@@ -275,80 +254,13 @@ func wants(t testing.TB, out string, texts ...string) {
 	}
 }
 
-// vmFlags are the kernel's flags of the mapping at p (proc_pid_smaps(5)), each with a blank before
-// it.
-func vmFlags(t *testing.T, p uintptr) string {
-	t.Helper()
-	text, err := os.ReadFile("/proc/self/smaps")
-	noError(t, err)
-	inside := false
-	for line := range strings.Lines(string(text)) {
-		var lo, hi uintptr
-		if n, _ := fmt.Sscanf(line, "%x-%x ", &lo, &hi); n == 2 {
-			inside = lo <= p && p < hi
-		} else if flags, ok := strings.CutPrefix(line, "VmFlags:"); ok && inside {
-			return flags
-		}
-	}
-	t.Fatalf("no mapping at %#x", p)
-	return ""
-}
-
-// What filters look at: struct seccomp_data (seccomp(2)), of the arguments the low half on
-// little-endian machines.
-const (
-	callNumber     = 0
-	secondArgument = 24
-)
-
-func bpfLoad(at uint32) unix.SockFilter {
-	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: at}
-}
-
-// bpfIf goes on so many steps later when the word is k, or is not.
-func bpfIf(k uint32, equal, other uint8) unix.SockFilter {
-	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jt: equal, Jf: other}
-}
-
-func bpfAllow() unix.SockFilter {
-	return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}
-}
-
-func bpfFail(errno unix.Errno) unix.SockFilter {
-	return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(errno)}
-}
-
-// installFilter installs a seccomp filter for all threads of this process.
-func installFilter(filter []unix.SockFilter) error {
-	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return err
-	}
-	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program))); errno != 0 {
-		return errno
-	}
-	return nil
-}
-
-// forbidUserfaultfd makes userfaultfd and the opening of its device by ioctl fail with EPERM, as
-// under the usual filters of container runtimes.
-func forbidUserfaultfd() error {
-	const newUserfaultfd = 0xaa00 // USERFAULTFD_IOC_NEW
-	return installFilter([]unix.SockFilter{
-		bpfLoad(callNumber), bpfIf(unix.SYS_USERFAULTFD, 4, 0), bpfIf(unix.SYS_IOCTL, 0, 2),
-		bpfLoad(secondArgument), bpfIf(newUserfaultfd, 1, 0),
-		bpfAllow(), bpfFail(unix.EPERM),
-	})
-}
-
 // forbidSmallMaps makes every mmap of one or two pages fail with ENOMEM, for all threads and for
 // good.
 func forbidSmallMaps() error {
-	return installFilter([]unix.SockFilter{
-		bpfLoad(callNumber), bpfIf(unix.SYS_MMAP, 0, 3),
-		bpfLoad(secondArgument), bpfIf(uint32(pageSize), 2, 0), bpfIf(2*uint32(pageSize), 1, 0),
-		bpfAllow(), bpfFail(unix.ENOMEM),
-	})
+	return memtest.FilterCalls(unix.ENOMEM,
+		memtest.FilterLoad(memtest.CallNumber), memtest.FilterIf(unix.SYS_MMAP, 0, 3),
+		memtest.FilterLoad(memtest.SecondArgument), memtest.FilterIf(uint32(pageSize), 2, 0),
+		memtest.FilterIf(2*uint32(pageSize), 1, 0))
 }
 
 // sliceRange are the arguments of a claim of the whole pages of Go memory.

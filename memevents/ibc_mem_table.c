@@ -189,7 +189,7 @@ static struct ibc_mem_entry *find_reported(struct ibc_mem *m, uint64_t lo, uint6
 	return found;
 }
 
-/* Each stretch that the kernel reports is a mapping of its own, of which a process may have 65530
+/* Each part that the kernel reports is a mapping of its own, of which a process may have 65530
  * (vm.max_map_count): so it reports no more than what entries need. Under the lock, or the kernel
  * could get the request to stop after the next claimer's to begin. A range between very many others
  * is left as it is. */
@@ -275,7 +275,7 @@ IBC_HIDDEN int ibc_mem_claim(struct ibc_mem *m, uint32_t watcher, uint64_t lo, u
 	return IBC_MEM_CHANGING;
 }
 
-/* Takes up to cap entries off the watcher's dead list. One taker at a time, so the list's head
+/* Takes up to cap entries off the watcher's dead list. One caller at a time, so the list's head
  * cannot come back to the same entry under it. */
 IBC_HIDDEN uint32_t ibc_mem_drain(struct ibc_mem *m, uint32_t watcher, uint32_t *slots, uint32_t cap)
 {

@@ -3,7 +3,6 @@
 package memevents
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -13,70 +12,6 @@ import (
 
 	"github.com/ibconduit/conduit/internal/memtest"
 )
-
-func TestInsideTheLibc_03(t *testing.T) {
-	foreign := artifact(t, "foreign.so")
-	for _, c := range []struct {
-		name, env string
-		want      string
-	}{
-		{"symbols only", onlySymbols, "refused refused"},
-		{"patched text", withPatch, "noticed noticed"},
-		{"userfaultfd", EnvMonitors + "=symbols,userfaultfd", "noticed noticed"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if c.name == "patched text" && runtime.GOARCH != "amd64" {
-				t.Skip("amd64 only")
-			}
-			if c.name == "userfaultfd" {
-				needUffd(t)
-			}
-			if out := strings.TrimSpace(runHelper(t, []string{c.env}, "libc", foreign)); !strings.HasSuffix(out, c.want) {
-				t.Errorf("%s, want %s", out, c.want)
-			}
-		})
-	}
-}
-
-var _ = helper("libc", func(t testing.TB, args []string) error {
-	load(t, args[0])
-	w := newWatcher(t, WatcherConfig{})
-	try := func(size uintptr, change func(block uintptr)) (string, error) {
-		block := memtest.Func("ibc_foreign_malloc", size)
-		lo := (block + size/2) &^ (pageSize - 1)
-		*ptr(lo) = 1
-		r, err := claimSoon(w, lo, ForMalloc)
-		if errors.Is(err, ErrUnwatched) {
-			return "refused", nil
-		}
-		if err != nil {
-			return "", err
-		}
-		if !w.Publish(r) {
-			return "", errors.New("not published")
-		}
-		change(block)
-		if r.Acquire() { // Valid would not look at the gate
-			return "missed", nil
-		}
-		return "noticed", nil
-	}
-	free, err := try(1<<20, func(block uintptr) { memtest.Func("ibc_foreign_free", block) })
-	noError(t, err)
-	// So large that it always has a mapping of its own (mallopt(3)); grown until it moves.
-	moved := false
-	grow, err := try(40<<20, func(block uintptr) {
-		for size := uintptr(80 << 20); size <= 10<<30 && !moved; size *= 2 {
-			moved = memtest.Func("ibc_foreign_realloc", block, size) != block
-		}
-	})
-	noError(t, err)
-	if !moved && grow != "refused" {
-		return errors.New("realloc never moved the block: nothing was tested")
-	}
-	fmt.Println(free, grow)
-	return nil
-})
 
 // The text is patched before Go could refuse a list.
 func TestTextIsPatchedOnlyOnRequest(t *testing.T) {

@@ -59,7 +59,7 @@ func TestReportOfFilteredUserfaultfd_17(t *testing.T) {
 }
 
 var _ = helper("unprivileged", func(t testing.TB, _ []string) error {
-	noError(t, forbidUserfaultfd())
+	noError(t, memtest.ForbidUserfaultfd())
 	w := newWatcher(t, WatcherConfig{})
 	fmt.Print(Status())
 	p := newPages(1)
@@ -81,13 +81,9 @@ func TestReportOfUffdWithoutWriteProtect_17(t *testing.T) {
 
 var _ = helper("nowriteprotect", func(t testing.TB, _ []string) error {
 	const uffdioAPI = 0xc018aa3f
-	if err := installFilter([]unix.SockFilter{
-		bpfLoad(callNumber), bpfIf(unix.SYS_IOCTL, 0, 2),
-		bpfLoad(secondArgument), bpfIf(uffdioAPI, 1, 0),
-		bpfAllow(), bpfFail(unix.EINVAL),
-	}); err != nil {
-		return err
-	}
+	noError(t, memtest.FilterCalls(unix.EINVAL,
+		memtest.FilterLoad(memtest.CallNumber), memtest.FilterIf(unix.SYS_IOCTL, 0, 2),
+		memtest.FilterLoad(memtest.SecondArgument), memtest.FilterIf(uffdioAPI, 1, 0)))
 	fmt.Print(Status())
 	return nil
 })

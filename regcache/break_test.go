@@ -7,7 +7,6 @@ package regcache
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"math"
 	"os"
 	"reflect"
@@ -137,7 +136,7 @@ func TestOddRangesAreRefusedOrRight(t *testing.T) {
 	}
 }
 
-// Each stretch that userfaultfd watches is a mapping of its own for the kernel, of which a process
+// Each part that userfaultfd watches is a mapping of its own for the kernel, of which a process
 // may have 65530: a program that communicates from ever other places must not run out of them.
 func TestWatchingLeavesNoMappingsBehind(t *testing.T) {
 	f := newFake()
@@ -210,33 +209,9 @@ func TestAnotherUserfaultfdKeepsItsMemory(t *testing.T) {
 		}
 	}
 	c.Clear() // deregisters what was there
-	if flags := vmFlags(t, p); !strings.Contains(flags, " um") {
+	if flags := must(memtest.VMFlags(p))(t); !strings.Contains(flags, " um") {
 		t.Errorf("the flags are%s: the other's watch is gone", flags)
 	}
-}
-
-// vmFlags are the kernel's flags of the mapping at p (proc_pid_smaps(5)), each with a blank before
-// it.
-func vmFlags(t *testing.T, p uintptr) string {
-	t.Helper()
-	text, err := os.ReadFile("/proc/self/smaps")
-	noError(t, err)
-	inside := false
-	for line := range strings.Lines(string(text)) {
-		if lo, hi, ok := span(line); ok {
-			inside = lo <= p && p < hi
-		} else if flags, ok := strings.CutPrefix(line, "VmFlags:"); ok && inside {
-			return flags
-		}
-	}
-	t.Fatalf("no mapping at %#x", p)
-	return ""
-}
-
-// span reads the beginning of a line that begins a mapping.
-func span(line string) (lo, hi uintptr, ok bool) {
-	n, _ := fmt.Sscanf(line, "%x-%x ", &lo, &hi)
-	return lo, hi, n == 2
 }
 
 // An entry may go while another stands at the same place: the index finds the right one.

@@ -163,7 +163,10 @@ func (c *Cache) Close() error {
 	if err != nil {
 		err = &Error{Op: "close", Err: err}
 	}
-	return errors.Join(err, c.frames.Close(), c.stats.deregErr.get())
+	if failed := c.stats.deregErr.Load(); failed != nil {
+		err = errors.Join(err, *failed)
+	}
+	return errors.Join(err, c.frames.Close())
 }
 
 // stayOpen lets the cache go on after a Close that refused, or that a registration's Close ended

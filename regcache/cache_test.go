@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ibconduit/conduit/internal/memtest"
 	"github.com/ibconduit/conduit/memevents"
 )
 
@@ -50,9 +51,7 @@ func needCached(t testing.TB, c *Cache, o Origin) {
 // ibc_mem_uffd.c).
 func settle(t testing.TB) {
 	t.Helper()
-	arena.mu.Lock()
-	at := arena.at
-	arena.mu.Unlock()
+	at := memtest.ArenaEnd()
 	for deadline := time.Now().Add(testTimeout); memevents.Changing(at-min(at, 1<<20), at+1<<20); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the address space is still changing after ", testTimeout)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/ibconduit/conduit/internal/owner"
 	"github.com/ibconduit/conduit/memevents"
 )
 
@@ -39,7 +40,7 @@ type Config struct {
 	// Origin is what Get assumes. Default Any.
 	Origin Origin
 	// Strict makes Put fail with ErrInvalidated for a range of which pages were taken away since
-	// Get; also for one in a larger registration that lost pageselsewhere, which may have been a
+	// Get; also for one in a larger registration that lost pages elsewhere, which may have been a
 	// neighbour's. Ranges that are registered for one operation, and those that Retest drops, are
 	// not watched, so of them nothing is said.
 	Strict bool
@@ -51,6 +52,9 @@ type Config struct {
 	// the same.
 	Uncached bool
 }
+
+// verifying: page frames are compared whenever the system allows.
+const verifying = owner.Checked
 
 // validate fills in the defaults.
 func (c *Config) validate() error {

@@ -13,6 +13,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/internal/memtest"
 )
 
 var page = uintptr(os.Getpagesize())
@@ -221,37 +223,11 @@ func ptr(a uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&a
 
 const rw = unix.PROT_READ | unix.PROT_WRITE
 
-// arena are addresses for tests only while the tests run. Each is used once: what was discarded a
-// moment ago is not cached for a while.
-var arena struct {
-	once sync.Once
-	mu   sync.Mutex
-	at   uintptr // the end of what is taken
-}
-
-const arenaBytes = 1 << 40
-
 // reserve maps pages of their own, and stamps them.
 func reserve(t testing.TB, pages int) uintptr {
 	t.Helper()
-	arena.once.Do(func() {
-		p, err := unix.MmapPtr(-1, 0, nil, arenaBytes, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
-		noError(t, err)
-		arena.at = uintptr(p)
-	})
-	// Hooks take more than asked for at addresses that may be of huge pages: there is none in a
-	// range smaller than those.
-	const huge = 2 << 20
 	n := uintptr(pages) * page
-	arena.mu.Lock()
-	p := arena.at + page
-	if last := (p + n) &^ (huge - 1); p <= last && n < huge {
-		p = last + page
-	} else if p%huge == 0 {
-		p += page
-	}
-	arena.at = p + n
-	arena.mu.Unlock()
+	p := must(memtest.TakeAddresses(n))(t)
 	mapAt(t, p, n, rw)
 	t.Cleanup(func() { mapAt(t, p, n, unix.PROT_NONE) })
 	stamp(p, p+n)

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -30,7 +29,7 @@ func prepare() {
 	if !*noUserfaultfd {
 		return
 	}
-	if err := forbidUserfaultfd(); err != nil {
+	if err := memtest.ForbidUserfaultfd(); err != nil {
 		panic(err)
 	}
 	if fd, _, errno := unix.RawSyscall(unix.SYS_USERFAULTFD, 1, 0, 0); errno != unix.EPERM {
@@ -54,34 +53,6 @@ func mustWatch(o Origin) bool {
 	}
 	unix.Close(int(fd))
 	return true
-}
-
-// forbidUserfaultfd makes the system call, and the ioctl of its device, fail with EPERM in all
-// threads.
-func forbidUserfaultfd() error {
-	const newUserfaultfd = 0xaa00 // USERFAULTFD_IOC_NEW
-	word := func(at uint32) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: at}
-	}
-	unlessEqual := func(k uint32, skip uint8) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jf: skip}
-	}
-	result := func(k uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: k} }
-	deny, allow := result(unix.SECCOMP_RET_ERRNO|uint32(unix.EPERM)), result(unix.SECCOMP_RET_ALLOW)
-	// struct seccomp_data: the call's number, at 24 the low half of its second argument.
-	filter := []unix.SockFilter{
-		word(0), unlessEqual(unix.SYS_USERFAULTFD, 1), deny,
-		unlessEqual(unix.SYS_IOCTL, 3), word(24), unlessEqual(newUserfaultfd, 1), deny,
-		allow,
-	}
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return err
-	}
-	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program))); errno != 0 {
-		return errno
-	}
-	return nil
 }
 
 // again runs tests in a process of their own, and returns what it printed.

@@ -197,7 +197,7 @@ func (c *holdings) endMR(mr MR) error {
 	err := mr.Close()
 	if err != nil {
 		err = &Error{Op: "deregister", Err: err}
-		c.stats.deregErr.set(err)
+		c.stats.deregErr.CompareAndSwap(nil, &err)
 	}
 	return err
 }

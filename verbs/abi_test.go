@@ -171,7 +171,7 @@ func members(s *dwarf.StructType, prefix string, at int64, out map[string]member
 
 // Structs that may be larger in the library than here: it makes them itself, or is told the size.
 var (
-	libraryMakes = []string{"ibv_device", "ibv_context", "ibv_pd", "ibv_mr", "ibv_comp_channel", "ibv_cq", "ibv_srq", "ibv_qp"}
+	libraryMakes = []string{"ibv_context", "ibv_pd", "ibv_mr", "ibv_comp_channel", "ibv_cq", "ibv_srq", "ibv_qp"}
 	sizeIsTold   = []string{"ibv_port_attr", "ibv_device_attr_ex", "ibv_gid_entry"}
 )
 
@@ -267,7 +267,7 @@ func TestDeclarationsAreTheLibrarys(t *testing.T) {
 		}
 	}
 	ours, theirs := readHeader(t, "gcc", string(text)), readHeader(t, "gcc", theirHeader)
-	if len(ours.structs) < 30 || len(ours.enums) < 12 {
+	if len(ours.structs) < 29 || len(ours.enums) < 10 {
 		t.Fatalf("found only %d structs and %d enums in ibc_abi.h", len(ours.structs), len(ours.enums))
 	}
 	for _, d := range differences(ours, theirs) {

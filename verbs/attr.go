@@ -1,31 +1,14 @@
 package verbs
 
-import (
-	"fmt"
-	"net/netip"
-)
-
-// GUID is a 64-bit globally unique identifier in host order.
-type GUID uint64
-
-func (g GUID) String() string {
-	return fmt.Sprintf("%04x:%04x:%04x:%04x", uint16(g>>48), uint16(g>>32), uint16(g>>16), uint16(g))
-}
+import "net/netip"
 
 // DeviceInfo describes a device that need not be open.
-type DeviceInfo struct {
-	Name      string
-	GUID      GUID
-	NodeType  NodeType
-	Transport Transport
-	SysPath   string // of the device in sysfs
-}
+type DeviceInfo struct{ Name string }
 
 // DeviceAttr holds the limits of a device, read once when it is opened. A limit is an upper bound
 // for one resource by itself; many cannot be had together.
 type DeviceAttr struct {
 	FirmwareVersion string
-	NodeGUID        GUID
 	Ports           int
 
 	MaxMRSize uint64 // bytes

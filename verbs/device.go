@@ -46,18 +46,12 @@ func eachDevice(name string, f func(*C.struct_ibv_device, DeviceInfo) error) err
 	}
 	defer C.ibv_free_device_list(list)
 	for _, d := range unsafe.Slice(list, int(n)) {
-		info := DeviceInfo{
-			Name: C.GoString(C.ibv_get_device_name(d)), GUID: GUID(beGUID(C.ibv_get_device_guid(d))),
-			NodeType: NodeType(d.node_type), Transport: Transport(d.transport_type), SysPath: C.GoString(&d.ibdev_path[0]),
-		}
-		if err := f(d, info); err != nil {
+		if err := f(d, DeviceInfo{Name: C.GoString(C.ibv_get_device_name(d))}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
-
-func beGUID(v C.__be64) uint64 { return be64((*[8]byte)(unsafe.Pointer(&v))[:]) }
 
 // Context is an open device.
 type Context struct {
@@ -128,9 +122,9 @@ func (x *Context) queryLimits() error {
 	}
 	o := &c.orig_attr
 	x.attr = DeviceAttr{
-		FirmwareVersion: C.GoString(&o.fw_ver[0]), NodeGUID: GUID(beGUID(o.node_guid)),
-		Ports:     max(int(o.phys_port_cnt), int(c.phys_port_cnt_ex)),
-		MaxMRSize: uint64(o.max_mr_size), MaxMR: int(o.max_mr), MaxPD: int(o.max_pd),
+		FirmwareVersion: C.GoString(&o.fw_ver[0]),
+		Ports:           max(int(o.phys_port_cnt), int(c.phys_port_cnt_ex)),
+		MaxMRSize:       uint64(o.max_mr_size), MaxMR: int(o.max_mr), MaxPD: int(o.max_pd),
 		MaxQP: int(o.max_qp), MaxQPWR: int(o.max_qp_wr), MaxSGE: int(o.max_sge), MaxCQ: int(o.max_cq), MaxCQE: int(o.max_cqe),
 		MaxQPReadAtomic: int(o.max_qp_rd_atom), MaxQPInitReadAtomic: int(o.max_qp_init_rd_atom),
 		AtomicCap: AtomicCap(o.atomic_cap),

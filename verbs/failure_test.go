@@ -376,7 +376,7 @@ func TestUnknownDeviceIsNamedBesideTheOnesThereAre(t *testing.T) {
 	}
 	infos := must(Devices())(t)
 	for _, i := range infos {
-		if i.Name == name && i.NodeType.String() == "CA" && i.Transport.String() == "InfiniBand" && i.GUID != 0 {
+		if i.Name == name {
 			return
 		}
 	}

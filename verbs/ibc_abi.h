@@ -16,22 +16,11 @@
 #include <stdint.h>
 
 struct ibv_ah;
+struct ibv_device;
 struct ibv_query_device_ex_input;
 struct _compat_ibv_port_attr;
 
 /* ---- devices ---- */
-
-enum ibv_node_type { IBV_NODE_UNKNOWN = -1, IBV_NODE_CA = 1, IBV_NODE_RNIC = 4 };
-
-enum ibv_transport_type { IBV_TRANSPORT_UNKNOWN = -1, IBV_TRANSPORT_IB = 0, IBV_TRANSPORT_IWARP = 1 };
-
-struct ibv_device {
-	void *unused_ops[2];
-	enum ibv_node_type node_type;
-	enum ibv_transport_type transport_type;
-	char name[64], dev_name[64];
-	char dev_path[256], ibdev_path[256];
-};
 
 enum ibv_atomic_cap { IBV_ATOMIC_NONE, IBV_ATOMIC_HCA, IBV_ATOMIC_GLOB };
 

@@ -11,7 +11,6 @@
 	X(struct ibv_device **, ibv_get_device_list, "IBVERBS_1.1", (int *n), (n)) \
 	X(void, ibv_free_device_list, "IBVERBS_1.1", (struct ibv_device **list), (list)) \
 	X(const char *, ibv_get_device_name, "IBVERBS_1.1", (struct ibv_device *device), (device)) \
-	X(__be64, ibv_get_device_guid, "IBVERBS_1.1", (struct ibv_device *device), (device)) \
 	X(struct ibv_context *, ibv_open_device, "IBVERBS_1.1", (struct ibv_device *device), (device)) \
 	X(int, ibv_close_device, "IBVERBS_1.1", (struct ibv_context *context), (context)) \
 	X(int, ibv_query_device, "IBVERBS_1.1", (struct ibv_context *context, struct ibv_device_attr *attr), (context, attr)) \

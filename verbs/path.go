@@ -19,26 +19,6 @@ var rateCode = map[int]Rate{2: 2, 5: 5, 10: 3, 20: 6, 30: 4, 40: 7, 60: 8, 80: 9
 	56: 12, 112: 13, 168: 14,
 	25: 15, 100: 16, 200: 17, 300: 18, 28: 19, 50: 20, 400: 21, 600: 22, 800: 23, 1200: 24}
 
-// Gbps returns the rate in Gb/s, rounded down; 0 for RateMax.
-func (r Rate) Gbps() int {
-	for g, code := range rateCode {
-		if code == r {
-			return g
-		}
-	}
-	return 0
-}
-
-func (r Rate) String() string {
-	if r == RateMax {
-		return "max"
-	}
-	if g := r.Gbps(); g != 0 {
-		return fmt.Sprintf("%d Gb/s", g)
-	}
-	return fmt.Sprintf("Rate(%d)", uint8(r))
-}
-
 // lanes maps active_width to lanes (IBTA 1.4 vol. 1 §14.2.5.6 PortInfo.LinkWidthActive).
 var lanes = map[uint8]int{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
 

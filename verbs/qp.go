@@ -26,7 +26,6 @@ type QPConfig struct {
 	MaxSendSGE int  // 0 means 1
 	MaxRecvSGE int  // 0 means 1
 	MaxInline  int  // bytes; 0 means 0
-	SignalAll  bool // every send makes a completion, signalled or not
 }
 
 // QPCaps are the capacities of a queue pair, which may be larger than requested.
@@ -93,9 +92,6 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 			max_inline_data: C.uint32_t(cfg.MaxInline)}}
 	if cfg.SRQ != nil {
 		attr.srq = cfg.SRQ.c
-	}
-	if cfg.SignalAll {
-		attr.sq_sig_all = 1
 	}
 	if err := q.adopt(op); err != nil {
 		return nil, err

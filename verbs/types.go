@@ -34,22 +34,6 @@ func flagString(names []string, v uint64) string {
 	return strings.Join(out, "|")
 }
 
-// NodeType says what kind of node a device is.
-type NodeType int
-
-func (t NodeType) String() string {
-	return enumString("node type", map[int]string{1: "CA", 2: "switch", 3: "router", 4: "RNIC", 5: "usNIC", 6: "usNIC UDP",
-		7: "unspecified"}, int(t))
-}
-
-// Transport is the protocol family of a device. RoCE is InfiniBand over an Ethernet port.
-type Transport int
-
-func (t Transport) String() string {
-	return enumString("transport",
-		map[int]string{0: "InfiniBand", 1: "iWARP", 2: "usNIC", 3: "usNIC UDP", 4: "unspecified"}, int(t))
-}
-
 // LinkLayer says what a port's wire is.
 type LinkLayer uint8
 

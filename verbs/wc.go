@@ -62,8 +62,8 @@ func (o WCOpcode) String() string {
 }
 
 // WCStatus is the outcome of a work request (IBTA 1.4 vol. 1 §10.10.3, §11.6.2). It is an error
-// value, so errors.Is(err, verbs.StatusRemoteAccess) works. Those of reliable datagrams and of tag
-// matching, which this package does not offer, have no name.
+// value, so errors.Is(err, verbs.StatusRemoteAccess) works. Statuses of reliable datagrams and of
+// tag matching, which this package does not offer, have no name.
 type WCStatus uint32
 
 const (
@@ -145,16 +145,11 @@ type WCError struct {
 	Status    WCStatus
 	VendorErr uint32
 	QPNum     uint32
-	Op        string // what the poster says the request was; may be empty
 }
 
 func (e *WCError) Error() string {
-	op := e.Op
-	if op == "" {
-		op = "work request"
-	}
-	return fmt.Sprintf("verbs: %s %#x on QP %#x: %s (vendor error %#x)",
-		op, e.WRID, e.QPNum, e.Status.Error(), e.VendorErr)
+	return fmt.Sprintf("verbs: work request %#x on QP %#x: %s (vendor error %#x)",
+		e.WRID, e.QPNum, e.Status.Error(), e.VendorErr)
 }
 
 // Unwrap lets errors.Is find the status and its errno.

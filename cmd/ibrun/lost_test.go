@@ -163,7 +163,7 @@ func TestIbrunIsInterruptedBeforeHostsAnswer(t *testing.T) {
 
 // Nor does one whose agent answers and then starts nothing, as where a file system does not answer.
 func TestIbrunIsInterruptedBeforeRanksStart(t *testing.T) {
-	c := newCluster(t, "", `test $host = a || { printf '\nibrun-agent 1\n'; exec sleep 600; }; exec ON`)
+	c := newCluster(t, "", `test $host = a || { printf '\nibrun-agent 2\n'; exec sleep 600; }; exec ON`)
 	for _, args := range [][]string{{}, {"--timeout", "1s"}} {
 		j := &job{terminal: &terminal{t: t, dir: c.dir}, cmd: ibrun(t, c.env, append(args, "--grace", "1s", "-H", "a,b", "sh", "-c", "echo yes >"+c.dir+"/begun; exec sleep 600")...)}
 		j.cmd.Stderr = &j.errs

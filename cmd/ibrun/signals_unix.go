@@ -8,29 +8,18 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/ibconduit/conduit/internal/launch"
 )
 
 // exit ends ibrun, and at a terminal by SIGINT itself where that ended a rank: a shell that had the
 // interrupt as well goes on with its loop, or script, after any other end. No signal ends process 1
 // of a container.
 func exit(code int) {
-	if code == 128+int(syscall.SIGINT) && !signal.Ignored(syscall.SIGINT) && os.Getpid() > 1 && foreground() {
+	if code == 128+int(syscall.SIGINT) && !signal.Ignored(syscall.SIGINT) && os.Getpid() > 1 && launch.Foreground() {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
 		time.Sleep(time.Second) // another thread may have it
 	}
 	os.Exit(code)
-}
-
-// foreground reports whether keys at the terminal interrupt this process.
-func foreground() bool {
-	tty, err := os.Open("/dev/tty")
-	if err != nil {
-		return false
-	}
-	defer tty.Close()
-	group, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
-	return err == nil && group == syscall.Getpgrp()
 }
 
 // forwarded are the signals for the ranks. A hangup that was ignored when ibrun began is none

@@ -114,7 +114,10 @@ func (c *Cmd) Start() error {
 }
 
 // Signal sends a signal to the command and its children.
-func (c *Cmd) Signal(sig syscall.Signal) error { return c.call.Signal(int(sig)) }
+func (c *Cmd) Signal(sig syscall.Signal) error {
+	c.call.Signal(int(sig))
+	return nil
+}
 
 // Wait waits for the end of the command and of its output. It returns nil for exit code 0 and an
 // *ExitError for others. When ctx ends first, the command is killed.

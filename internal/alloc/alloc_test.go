@@ -377,15 +377,6 @@ func (f *faulty) Stats() Stats {
 	return s
 }
 
-func TestCheckedNamesLeaks(t *testing.T) {
-	a := checked(t, NewBuddy(), 1<<20)
-	a.Grow(1 << 20)
-	_, _ = a.Alloc(100, 0)
-	if l := a.Leaks(); len(l) != 1 || l[0].Len != 100 || !strings.Contains(l[0].Stack, "TestCheckedNamesLeaks") {
-		t.Errorf("%+v", l)
-	}
-}
-
 func TestGrowingWronglyPanics(t *testing.T) {
 	forAll(t, func(t *testing.T, a Allocator) {
 		for _, n := range []uint64{1, PageSize - 1, MaxLen + PageSize, 1 << 63} {

@@ -53,12 +53,6 @@ func (e *Overrun) Error() string {
 		e.At, e.Len, e.Off, e.Stack)
 }
 
-// Leak is a block in use.
-type Leak struct {
-	Off, Len uint64
-	Stack    string // of the allocation
-}
-
 // NewChecked returns an allocator that checks another one, which is empty.
 func NewChecked(below Allocator, cfg CheckedConfig) *Checked {
 	if cfg.Fault == nil {
@@ -188,15 +182,6 @@ func (a *Checked) Stats() Stats {
 		a.fault("%d blocks are in use, and the figures are %+v", len(a.order), s)
 	}
 	return s
-}
-
-// Leaks are the blocks in use, by offset.
-func (a *Checked) Leaks() (all []Leak) {
-	for _, off := range a.order {
-		b := a.blocks[off]
-		all = append(all, Leak{Off: off, Len: b.asked, Stack: b.trace()})
-	}
-	return all
 }
 
 func (b *checkedBlock) trace() string {

@@ -1,15 +1,15 @@
 package env
 
 import (
-	"container/heap"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"sync"
 	"time"
 
 	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/internal/errtext"
+	"github.com/ibconduit/conduit/internal/queue"
 )
 
 // Service does for a part's handlers what they may not do themselves: send, call and wait. It runs
@@ -29,7 +29,7 @@ type Service struct {
 
 	mu      sync.Mutex
 	queue   []*Work
-	timers  timers
+	timers  queue.Heap[*Work]
 	posted  uint64
 	closing bool
 	over    bool
@@ -42,7 +42,7 @@ type Work struct {
 	f     func(context.Context) // nil: it has begun, or was stopped
 	at    time.Duration         // not before
 	turn  uint64                // among those of the same time
-	index int                   // among the timers; -1: it is queued
+	index int                   // among the timers; 0: it is queued
 }
 
 // ServiceStats count what became of work. Ran + Stopped + Dropped + Waiting is Posted.
@@ -66,8 +66,8 @@ func (e *FullError) Error() string {
 		e.Service, e.Depth)
 }
 
-// ErrServiceClosed says that a service takes no work any more.
-var ErrServiceClosed = errors.New("conduit: the service is closed")
+// ErrServiceClosed says that a service takes no work any more. It matches os.ErrClosed.
+var ErrServiceClosed error = errtext.Closed("conduit: the service is closed")
 
 // longest is the time of a context that only its cancel function ends: 73 years, and yet no sum of
 // times overflows.
@@ -102,17 +102,17 @@ func (s *Service) add(f func(context.Context), at time.Duration) (*Work, error) 
 	case s.closing:
 		s.stats.Refused++
 		return nil, ErrServiceClosed
-	case len(s.queue)+len(s.timers) >= s.depth:
+	case len(s.queue)+s.timers.Len() >= s.depth:
 		s.stats.Refused++
 		return nil, &FullError{Service: s.name, Depth: s.depth}
 	}
 	s.stats.Posted++
 	s.posted++
-	w := &Work{s: s, f: f, at: at, turn: s.posted, index: -1}
+	w := &Work{s: s, f: f, at: at, turn: s.posted}
 	if at == 0 {
 		s.queue = append(s.queue, w)
 	} else {
-		heap.Push(&s.timers, w)
+		s.timers.Add(w)
 	}
 	s.wake.Unpark()
 	return w, nil
@@ -127,8 +127,8 @@ func (w *Work) Stop() bool {
 		return false
 	}
 	w.f = nil
-	if w.index >= 0 {
-		heap.Remove(&s.timers, w.index)
+	if w.index > 0 {
+		s.timers.Remove(w)
 	} else {
 		for i, x := range s.queue {
 			if x == w {
@@ -162,8 +162,9 @@ func (s *Service) next() (f func(context.Context), rest time.Duration, over bool
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.host.Now()
-	for len(s.timers) > 0 && s.timers[0].at <= now {
-		s.queue = append(s.queue, heap.Pop(&s.timers).(*Work))
+	for w := s.timers.First(); w != nil && w.at <= now; w = s.timers.First() {
+		s.timers.Remove(w)
+		s.queue = append(s.queue, w)
 	}
 	if s.closing {
 		s.dropLocked()
@@ -179,16 +180,19 @@ func (s *Service) next() (f func(context.Context), rest time.Duration, over bool
 		s.over = true
 		return nil, 0, true
 	}
-	if len(s.timers) > 0 {
-		return nil, s.timers[0].at - now, false
+	if w := s.timers.First(); w != nil {
+		return nil, w.at - now, false
 	}
 	return nil, longest, false
 }
 
 // dropLocked ends timers, and all work when Close has given up.
 func (s *Service) dropLocked() {
-	drop := []*Work(s.timers)
-	s.timers = nil
+	var drop []*Work
+	for w := s.timers.First(); w != nil; w = s.timers.First() {
+		s.timers.Remove(w)
+		drop = append(drop, w)
+	}
 	if s.ctx.Err() != nil {
 		drop = append(drop, s.queue...)
 		s.queue = nil
@@ -237,31 +241,12 @@ func (s *Service) Stats() ServiceStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stats := s.stats
-	stats.Waiting = len(s.queue) + len(s.timers)
+	stats.Waiting = len(s.queue) + s.timers.Len()
 	return stats
 }
 
-// timers is a heap, the soonest first.
-type timers []*Work
+// Before is the order in which work is due.
+func (w *Work) Before(o *Work) bool { return w.at < o.at || w.at == o.at && w.turn < o.turn }
 
-func (t timers) Len() int { return len(t) }
-func (t timers) Less(i, k int) bool {
-	return t[i].at < t[k].at || t[i].at == t[k].at && t[i].turn < t[k].turn
-}
-func (t timers) Swap(i, k int) {
-	t[i], t[k] = t[k], t[i]
-	t[i].index, t[k].index = i, k
-}
-func (t *timers) Push(x any) {
-	w := x.(*Work)
-	w.index = len(*t)
-	*t = append(*t, w)
-}
-func (t *timers) Pop() any {
-	last := len(*t) - 1
-	w := (*t)[last]
-	(*t)[last] = nil
-	*t = (*t)[:last]
-	w.index = -1
-	return w
-}
+// Place is where the timers note it.
+func (w *Work) Place() *int { return &w.index }

@@ -15,20 +15,22 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/ibconduit/conduit/internal/mux"
 )
 
 // agency is an agent: it starts the ranks of its host, and ends them when the channel ends.
 type agency struct {
-	ch     *channel
+	ch     *mux.Channel
 	spec   spec
 	local  *local
 	events chan event
 	bye    chan struct{}
-	input  *conn // rank 0's, where that is here and has one
+	input  *mux.Stream // rank 0's, where that is here and has one
 
 	mu      sync.Mutex
 	ranks   map[int]*rank
-	outputs map[uint32]*conn
+	outputs map[uint32]*mux.Stream
 	relays  atomic.Uint32
 	ready   chan struct{} // closed when the rendezvous is open
 }
@@ -45,13 +47,14 @@ func Agent(in io.Reader, out io.Writer) int {
 	if _, err := fmt.Fprintf(out, "\n%s\n", agentBanner); err != nil {
 		return 1
 	}
-	f, err := readFrame(in)
-	a := &agency{bye: make(chan struct{}), ranks: map[int]*rank{}, outputs: map[uint32]*conn{}, ready: make(chan struct{})}
-	if err == nil && f.kind != kindSpec {
+	f, err := mux.ReadFrame(in)
+	a := &agency{bye: make(chan struct{}), ranks: map[int]*rank{}, outputs: map[uint32]*mux.Stream{},
+		ready: make(chan struct{})}
+	if err == nil && f.Kind != kindSpec {
 		err = errors.New("no description of the job came")
 	}
 	if err == nil {
-		err = gob.NewDecoder(bytes.NewReader(f.body)).Decode(&a.spec)
+		err = gob.NewDecoder(bytes.NewReader(f.Body)).Decode(&a.spec)
 	}
 	if err != nil {
 		if !errors.Is(err, io.EOF) { // else the job has ended before it began
@@ -59,17 +62,17 @@ func Agent(in io.Reader, out io.Writer) int {
 		}
 		return 1
 	}
-	a.ch = newChannel(out, a.spec.Silence)
-	a.ch.handle, a.ch.opened = a.obey, a.relayToRoot
+	a.ch = mux.New(out, a.spec.Silence)
+	a.ch.Handle, a.ch.Opened = a.obey, a.relayToRoot
 	if a.spec.Stdin {
-		a.input = a.ch.stream(stdinStream) // before anything of it comes
+		a.input = a.ch.Stream(stdinStream) // before anything of it comes
 	}
-	a.ch.begin(in)
+	a.ch.Begin(in)
 	go func() {
 		select {
 		case <-ended:
-			a.ch.fail(errors.New("terminated"))
-		case <-a.ch.done:
+			a.ch.Fail(errors.New("terminated"))
+		case <-a.ch.Done():
 		}
 	}()
 	a.events = make(chan event, 2*len(a.spec.Numbers))
@@ -80,15 +83,15 @@ func Agent(in io.Reader, out io.Writer) int {
 		if errors.As(err, &se) {
 			code = se.ExitCode()
 		}
-		a.ch.send(kindFailed, 0, append([]byte{byte(code)}, err.Error()...))
+		a.ch.Send(kindFailed, 0, append([]byte{byte(code)}, err.Error()...))
 	} else {
-		a.ch.send(kindRunning, 0, nil)
+		a.ch.Send(kindRunning, 0, nil)
 	}
 	a.see(ranks)
 	select {
 	case <-a.bye:
-		a.ch.flush(a.spec.Grace)
-	case <-a.ch.done:
+		a.ch.Flush(a.spec.Grace)
+	case <-a.ch.Done():
 	}
 	if a.local != nil {
 		a.local.close()
@@ -136,7 +139,7 @@ func (a *agency) start(l layout) ([]*rank, error) {
 		return nil, err
 	}
 	s.output = a.output
-	s.deaths.setNoted(func(c *child) { a.ch.send(kindDying, uint32(c.number), nil) })
+	s.deaths.setNoted(func(c *child) { a.ch.Send(kindDying, uint32(c.number), nil) })
 	if a.local = s; sp.Numbers[0] != 0 {
 		if err := a.listen(h); err != nil {
 			return nil, err
@@ -148,7 +151,7 @@ func (a *agency) start(l layout) ([]*rank, error) {
 	defer a.mu.Unlock()
 	for _, k := range ranks {
 		a.ranks[k.number] = k
-		a.ch.send(kindStarted, uint32(k.number),
+		a.ch.Send(kindStarted, uint32(k.number),
 			binary.LittleEndian.AppendUint32(nil, uint32(k.process.(*child).cmd.Process.Pid)))
 	}
 	return ranks, err
@@ -163,7 +166,7 @@ func (a *agency) stdin(cfg *Config) (back func(), err error) {
 	cfg.Stdin = r
 	go func() {
 		_, _ = io.Copy(w, a.input)
-		a.input.drop()
+		a.input.Drop()
 		_ = w.Close()
 	}()
 	return func() { _ = r.Close() }, nil
@@ -172,14 +175,14 @@ func (a *agency) stdin(cfg *Config) (back func(), err error) {
 // output sends what a rank writes.
 func (a *agency) output(number, fd int, _ func() bool) (outputWriter, error) {
 	id := outputStream(number, fd)
-	s := a.ch.stream(id)
+	s := a.ch.Stream(id)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.outputs[id] = s
 	return connWriter{s}, nil
 }
 
-type connWriter struct{ to *conn }
+type connWriter struct{ to *mux.Stream }
 
 func (t connWriter) take(p []byte) { _, _ = t.to.Write(p) } // after the channel's end it is nobody's
 func (t connWriter) flush()        {}
@@ -188,13 +191,13 @@ func (t connWriter) flush()        {}
 func (a *agency) see(ranks []*rank) {
 	hurry := stopped()
 	defer hurry.Stop()
-	lost := a.ch.done
+	lost := a.ch.Done()
 	for wet := len(ranks); wet > 0; {
 		select {
 		case ev := <-a.events:
 			n := ev.rank.number
 			if !ev.dry {
-				a.ch.send(kindEnded, uint32(n), append([]byte{byte(ev.rank.code())}, ev.rank.how()...))
+				a.ch.Send(kindEnded, uint32(n), append([]byte{byte(ev.rank.code())}, ev.rank.how()...))
 				break
 			}
 			wet--
@@ -217,28 +220,28 @@ func (a *agency) see(ranks []*rank) {
 }
 
 // report is for the user of ibrun.
-func (a *agency) report(text string) { a.ch.send(kindReport, 0, []byte(text)) }
+func (a *agency) report(text string) { a.ch.Send(kindReport, 0, []byte(text)) }
 
 // obey takes a frame of ibrun.
-func (a *agency) obey(f frame) {
-	switch f.kind {
+func (a *agency) obey(f mux.Frame) {
+	switch f.Kind {
 	case kindSignal:
 		a.mu.Lock()
-		k := a.ranks[int(f.id)]
+		k := a.ranks[int(f.ID)]
 		a.mu.Unlock()
 		if k != nil {
-			k.signal(syscall.Signal(f.first()))
+			k.signal(syscall.Signal(firstOf(f)))
 		}
 	case kindEnded:
 		select {
 		case <-a.ready:
-			a.local.ended.add(int(f.id), f.text(0))
+			a.local.ended.add(int(f.ID), textOf(f, 0))
 		default: // nothing was started here
 		}
 	case kindPause:
-		a.ch.pause(true)
+		a.ch.Pause(true)
 	case kindResume:
-		a.ch.pause(false)
+		a.ch.Pause(false)
 	case kindBye:
 		close(a.bye)
 	}
@@ -256,7 +259,7 @@ func (a *agency) listen(h *handover) error {
 		}
 		a.local.closing(func() { _ = ln.Close() })
 		go acceptAll(ln, a.report, func(c net.Conn) {
-			go relayRank(c, a.ch.open(firstRelay+a.relays.Add(1)), a.local.deaths.look)
+			go relayRank(c, a.ch.Open(firstRelay+a.relays.Add(1)), a.local.deaths.look)
 		})
 	}
 	h.close() // no rank gets them
@@ -264,11 +267,11 @@ func (a *agency) listen(h *handover) error {
 }
 
 // relayToRoot joins a stream with rank 0, which is here.
-func (a *agency) relayToRoot(s *conn) {
+func (a *agency) relayToRoot(s *mux.Stream) {
 	go func() {
 		select {
 		case <-a.ready:
-		case <-a.ch.done:
+		case <-a.ch.Done():
 			return
 		}
 		h := a.local.handover
@@ -280,7 +283,7 @@ func (a *agency) relayToRoot(s *conn) {
 			if limits(err) != "" {
 				a.report(fmt.Sprintf("rank 0 is not reached by another rank: %v%s", err, limits(err)))
 			}
-			s.drop()
+			s.Drop()
 			_ = s.CloseWrite()
 			return
 		}

@@ -57,7 +57,7 @@ func (c *children) start(cmd *exec.Cmd) error {
 
 // startSelf starts this program once more, to serve the job, without the job's mark: the guard of a
 // job inside another must outlive the processes that the other's guard kills.
-func (c *children) startSelf(attr *syscall.SysProcAttr, in, out *os.File, args ...string) (ended <-chan struct{}, err error) {
+func (c *children) startSelf(attr *syscall.SysProcAttr, in, out *os.File, args ...string) (<-chan struct{}, error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args, cmd.Dir, cmd.SysProcAttr = args, "/", attr
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, jobMark) })

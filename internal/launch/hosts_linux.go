@@ -164,22 +164,22 @@ func (h *hosts) cut(why error) {
 
 func (h *hosts) announce(k *rank) {
 	for _, a := range h.all {
-		a.ch.send(kindEnded, uint32(k.number), []byte(k.how()))
+		a.ch.Send(kindEnded, uint32(k.number), []byte(k.how()))
 	}
 }
 
 func (h *hosts) pause() {
 	for _, a := range h.all {
-		a.ch.send(kindPause, 0, nil)
+		a.ch.Send(kindPause, 0, nil)
 	}
 	for _, a := range h.all {
-		a.ch.flush(time.Second)
+		a.ch.Flush(time.Second)
 	}
 }
 
 func (h *hosts) resume() {
 	for _, a := range h.all {
-		a.ch.send(kindResume, 0, nil)
+		a.ch.Send(kindResume, 0, nil)
 	}
 }
 
@@ -193,12 +193,12 @@ func (h *hosts) close() {
 			if a.ch == nil {
 				a.cut(errors.New("the job did not begin"))
 			} else {
-				a.ch.send(kindBye, 0, nil)
+				a.ch.Send(kindBye, 0, nil)
 			}
 		}
 		for _, a := range h.all {
 			if a.ch != nil {
-				a.ch.flush(time.Second)
+				a.ch.Flush(time.Second)
 				_ = a.in.Close()
 			}
 		}

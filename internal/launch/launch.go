@@ -126,7 +126,7 @@ func Sets(variable string) bool {
 	return slices.Contains(outer, variable) && !slices.Contains(chosen, variable)
 }
 
-// chosen are those of outer that a user may choose for the ranks.
+// chosen are variables of outer that a user may choose for the ranks.
 var chosen = []string{"IBCONDUIT_BOOTSTRAP", "IBCONDUIT_SECRET", "IBCONDUIT_SECRET_FILE"}
 
 // Program is one of a job of several.

@@ -107,7 +107,7 @@ func (o *outputs) open(number, fd int, coming func() bool) (outputWriter, error)
 	return &stream{sink: to, prefix: []byte(o.cfg.Prefix(number)), hold: holdTime, coming: coming}, nil
 }
 
-// end passes on what is left of all lines, and closes the files.
+// end finishes the last lines, and closes the files.
 func (o *outputs) end() (err error) {
 	err = errors.Join(o.out.end(), o.errs.end())
 	o.mu.Lock()

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"time"
+
+	"github.com/ibconduit/conduit/internal/mux"
 )
 
 // A rank that is not on the host of rank 0 dials its agent, which opens a stream; this process
@@ -31,15 +33,15 @@ func join(a, b twoWays, before func()) {
 }
 
 func copyWay(to, from twoWays, before func()) {
-	buf := make([]byte, streamPart)
+	buf := make([]byte, mux.Part)
 	for {
 		n, err := from.Read(buf)
 		before()
 		if n > 0 {
 			if _, werr := to.Write(buf[:n]); werr != nil {
 				err = werr
-				if c, ok := from.(*conn); ok {
-					c.drop()
+				if c, ok := from.(*mux.Stream); ok {
+					c.Drop()
 				}
 			}
 		}
@@ -70,7 +72,7 @@ func acceptAll(ln net.Listener, report func(string), take func(net.Conn)) {
 }
 
 // relayRank joins a rank's connection with a stream.
-func relayRank(rank net.Conn, s *conn, before func()) {
+func relayRank(rank net.Conn, s *mux.Stream, before func()) {
 	defer rank.Close()
 	w, ok := rank.(twoWays) // TCP and unix sockets are
 	if !ok {
@@ -81,12 +83,12 @@ func relayRank(rank net.Conn, s *conn, before func()) {
 }
 
 // relay joins a stream of another host with one of rank 0's.
-func (h *hosts) relay(s *conn) {
+func (h *hosts) relay(s *mux.Stream) {
 	go func() {
 		select {
 		case <-h.rooted:
-			join(s, h.root.ch.open(firstRelay+h.relays.Add(1)), func() {})
-		case <-s.ch.done:
+			join(s, h.root.ch.Open(firstRelay+h.relays.Add(1)), func() {})
+		case <-s.Done():
 		}
 	}()
 }

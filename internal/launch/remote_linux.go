@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ibconduit/conduit/internal/mux"
 )
 
 // remote is a rank that an agent has started.
@@ -17,7 +19,12 @@ type remote struct {
 	agent  *agent
 	copies sync.WaitGroup
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	remoteState
+}
+
+// remoteState is the known state of a rank of another host.
+type remoteState struct {
 	pid   int // 0: it has not been started
 	death int // its place among them, from 1
 	over  bool
@@ -25,9 +32,15 @@ type remote struct {
 	text  string
 }
 
+func (m *remote) state() remoteState {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.remoteState
+}
+
 // listen takes the rank's output.
-func (m *remote) listen(from *conn, fd int) error {
-	to, err := m.agent.hosts.run.outputs.open(m.rank.number, fd, func() bool { return from.buffered() > 0 })
+func (m *remote) listen(from *mux.Stream, fd int) error {
+	to, err := m.agent.hosts.run.outputs.open(m.rank.number, fd, func() bool { return from.Buffered() > 0 })
 	if err == nil {
 		m.copies.Go(func() { takeAll(to, from) })
 	}
@@ -70,48 +83,19 @@ func (m *remote) begins(pid int) {
 }
 
 // runs: it has been started.
-func (m *remote) runs() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.pid != 0
-}
-
-func (m *remote) hasEnded() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.over
-}
+func (m *remote) runs() bool { return m.state().pid != 0 }
 
 func (m *remote) signal(s syscall.Signal) {
-	m.agent.ch.send(kindSignal, uint32(m.rank.number), []byte{byte(s)})
+	m.agent.ch.Send(kindSignal, uint32(m.rank.number), []byte{byte(s)})
 }
 
 func (m *remote) grouped() bool              { return false }
 func (m *remote) shares(syscall.Signal) bool { return false }
 
-func (m *remote) place() (n int, ok bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.death, m.death > 0
-}
-
-func (m *remote) where() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return fmt.Sprintf("pid %d on %s", m.pid, m.agent.name)
-}
-
-func (m *remote) code() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.exit
-}
-
-func (m *remote) how() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.text
-}
+func (m *remote) place() (n int, ok bool) { n = m.state().death; return n, n > 0 }
+func (m *remote) where() string           { return fmt.Sprintf("pid %d on %s", m.state().pid, m.agent.name) }
+func (m *remote) code() int               { return m.state().exit }
+func (m *remote) how() string             { return m.state().text }
 
 // ofHost are variables that describe a host, or a session on it; others begin with
 // ofHostPrefixes.
@@ -133,10 +117,10 @@ func Sent(variable string) bool {
 
 // pumpStdin sends standard input to rank 0. A terminal is read only while this process has it: in
 // the background typed input is another's, and to read would stop the job.
-func pumpStdin(to *conn, stdin *os.File) {
+func pumpStdin(to *mux.Stream, stdin *os.File) {
 	defer to.CloseWrite()
 	terminal := isTerminal(stdin)
-	buf := make([]byte, streamPart)
+	buf := make([]byte, mux.Part)
 	for {
 		if terminal && !awaitInput(to, stdin) {
 			return
@@ -152,11 +136,11 @@ func pumpStdin(to *conn, stdin *os.File) {
 }
 
 // awaitInput waits until the terminal is ours and has input; false when the stream has ended.
-func awaitInput(to *conn, terminal *os.File) bool {
+func awaitInput(to *mux.Stream, terminal *os.File) bool {
 	const look = 100 // ms
 	for {
 		select {
-		case <-to.ch.done:
+		case <-to.Done():
 			return false
 		default:
 		}

@@ -50,9 +50,9 @@ func sh(t *testing.T, n int, script string, change func(*Config)) result {
 	return r
 }
 
-// meeting lets a rank of a script come, and wait until another one has come, or is gone: nothing
+// waits lets a rank of a script come, and wait until another one has come, or is gone: nothing
 // else says which of them is quicker. One is gone when the launcher has waited for it.
-const meeting = `
+const waits = `
 	come() { echo $$ >new.$IBCONDUIT_RANK; mv new.$IBCONDUIT_RANK pid.$IBCONDUIT_RANK; }
 	await() { while ! test -e pid.$1; do sleep 0.01; done; }
 	gone() { await $1; while kill -0 $(cat pid.$1) 2>/dev/null; do sleep 0.01; done; }
@@ -61,7 +61,7 @@ const meeting = `
 // meet runs n ranks of a script that uses these functions.
 func meet(t *testing.T, n int, script string, change func(*Config)) result {
 	t.Helper()
-	return sh(t, n, meeting+script, func(c *Config) {
+	return sh(t, n, waits+script, func(c *Config) {
 		c.Dir = t.TempDir()
 		if change != nil {
 			change(c)

@@ -26,5 +26,8 @@ func Agent(io.Reader, io.Writer) int { return 126 }
 // Sent is for hosts, which there are not.
 func Sent(string) bool { return true }
 
+// Foreground is for ranks, which there are not.
+func Foreground() bool { return false }
+
 // writable does not know.
 func writable(*os.File, time.Duration) bool { return false }

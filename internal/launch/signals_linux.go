@@ -91,7 +91,7 @@ func (r *run) stopOrContinue(s syscall.Signal) {
 // tooLate: the terminal, which refused a read or write, is ours by now. The signal is left from a
 // write that was refused again and again until this process stopped; or fg has come before the
 // stop, and then the shell continues no process, rank 0 neither.
-func tooLate(s syscall.Signal) bool { return s != syscall.SIGTSTP && foreground() }
+func tooLate(s syscall.Signal) bool { return s != syscall.SIGTSTP && Foreground() }
 
 // abandoned: this process has a terminal, and there is no shell that could continue what that
 // stops, as where ibrun is all that ssh -t, a window or a container runs. No process of the group

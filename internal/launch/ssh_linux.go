@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ibconduit/conduit/internal/mux"
 	"github.com/ibconduit/conduit/internal/ranklist"
 )
 
@@ -43,7 +44,7 @@ type agent struct {
 	name    string
 	numbers []int
 	remotes map[int]*remote
-	ch      *channel // once there is one
+	ch      *mux.Channel // once there is one
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
@@ -264,7 +265,7 @@ func (a *agent) cut(why error) {
 	cmd, ch, gone := a.cmd, a.ch, a.gone
 	a.mu.Unlock()
 	if ch != nil {
-		ch.fail(why)
+		ch.Fail(why)
 	}
 	if cmd == nil {
 		return
@@ -283,8 +284,8 @@ func (a *agent) cut(why error) {
 // begin sends the agent what to start.
 func (a *agent) begin() {
 	cfg := &a.hosts.run.cfg
-	ch := newChannel(a.in, cfg.Silence)
-	ch.handle, ch.opened, ch.ending = a.receive, a.hosts.relay, a.dies
+	ch := mux.New(a.in, cfg.Silence)
+	ch.Handle, ch.Opened, ch.Ending = a.receive, a.hosts.relay, a.dies
 	a.mu.Lock()
 	a.ch = ch
 	cut := a.why
@@ -306,19 +307,19 @@ func (a *agent) begin() {
 	err := gob.NewEncoder(&body).Encode(sp)
 	for _, n := range a.numbers {
 		for fd := 1; fd <= 2 && err == nil; fd++ {
-			err = a.remotes[n].listen(ch.stream(outputStream(n, fd)), fd)
+			err = a.remotes[n].listen(ch.Stream(outputStream(n, fd)), fd)
 		}
 	}
 	if err == nil {
 		err = cut
 	}
-	ch.send(kindSpec, 0, body.Bytes())
+	ch.Send(kindSpec, 0, body.Bytes())
 	if sp.Stdin { // behind what says so
-		go pumpStdin(ch.stream(stdinStream), cfg.Stdin)
+		go pumpStdin(ch.Stream(stdinStream), cfg.Stdin)
 	}
-	ch.begin(a.out)
+	ch.Begin(a.out)
 	go func() {
-		<-ch.done
+		<-ch.Done()
 		a.lost()
 	}()
 	if err != nil {
@@ -327,17 +328,17 @@ func (a *agent) begin() {
 }
 
 // receive takes a frame of the agent.
-func (a *agent) receive(f frame) {
+func (a *agent) receive(f mux.Frame) {
 	a.frames.Lock()
 	defer a.frames.Unlock()
 	if a.over {
 		return
 	}
-	m := a.remotes[int(f.id)]
-	switch f.kind {
+	m := a.remotes[int(f.ID)]
+	switch f.Kind {
 	case kindStarted:
 		if m != nil {
-			m.begins(f.number())
+			m.begins(f.Number())
 		}
 	case kindRunning:
 		if a == a.hosts.root {
@@ -345,18 +346,18 @@ func (a *agent) receive(f frame) {
 		}
 		a.settle(nil)
 	case kindFailed:
-		text := strings.TrimPrefix(f.text(1), "launch: ")
-		a.settle(&HostError{Host: a.name, Err: errors.New(text), code: f.first()})
+		text := strings.TrimPrefix(textOf(f, 1), "launch: ")
+		a.settle(&HostError{Host: a.name, Err: errors.New(text), code: firstOf(f)})
 	case kindDying:
 		if m != nil {
 			m.dies()
 		}
 	case kindEnded:
 		if m != nil {
-			m.end(f.first(), f.text(1))
+			m.end(firstOf(f), textOf(f, 1))
 		}
 	case kindReport:
-		a.hosts.run.cfg.Report("host " + a.name + ": " + f.text(0))
+		a.hosts.run.cfg.Report("host " + a.name + ": " + textOf(f, 0))
 	}
 }
 
@@ -370,7 +371,7 @@ func (a *agent) settle(failure error) {
 // left are the ranks that have not ended.
 func (a *agent) left() (all []*remote) {
 	for _, n := range a.numbers {
-		if m := a.remotes[n]; m.runs() && !m.hasEnded() {
+		if m := a.remotes[n]; m.runs() && !m.state().over {
 			all = append(all, m)
 		}
 	}
@@ -397,7 +398,7 @@ func (a *agent) lost() {
 			numbers = append(numbers, m.rank.number)
 		}
 		a.hosts.run.cfg.Report(fmt.Sprintf("host %s is lost, and %s with it: %v", a.name, ranklist.Text(numbers),
-			a.reason(a.ch.cause())))
+			a.reason(a.ch.Cause())))
 	}
 	for _, m := range left {
 		m.end(HostLost, "lost with its host")
@@ -405,7 +406,7 @@ func (a *agent) lost() {
 	select {
 	case <-a.answered:
 	default:
-		a.settle(&HostError{Host: a.name, Err: a.reason(a.ch.cause())})
+		a.settle(&HostError{Host: a.name, Err: a.reason(a.ch.Cause())})
 	}
 	_ = a.in.Close() // whoever is left there learns of it
 }

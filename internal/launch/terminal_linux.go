@@ -41,8 +41,8 @@ func isTerminal(f *os.File) (is bool) {
 // what they write appears even after stty tostop, and what they read fails, where they would hang.
 var ignoredByOthers = []os.Signal{syscall.SIGTTIN, syscall.SIGTTOU}
 
-// foreground: this process has its terminal.
-func foreground() (has bool) {
+// Foreground reports whether this process has its terminal: keys interrupt it.
+func Foreground() (has bool) {
 	f, err := os.OpenFile("/dev/tty", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		return false

@@ -20,7 +20,8 @@ type Group struct {
 }
 
 // Remedy is what to do where groups cannot be made.
-const Remedy = "run as root where a memory controller is writable, or in a virtual machine: hack/softroce/vm --swap 1G run -- ibbench flow ...; or without groups: --limit 0"
+const Remedy = "run as root where a memory controller is writable, or in a virtual machine: hack/softroce/vm " +
+	"--swap 1G run -- ibbench flow ...; or without groups: --limit 0"
 
 // Make makes a group of so many bytes below this process's. Version 2 needs one that has the
 // controller for its children: as root of a machine of its own.

@@ -1,3 +1,4 @@
 // Package memtest makes calls as C code would, and reaches into the hooks of memevents, for tests.
-// It is empty where these are not built: without cgo, and on other systems and processors.
+// Where these are not built, without cgo and on other processors, it has only what the kernel knows
+// and addresses for tests; on other systems nothing.
 package memtest

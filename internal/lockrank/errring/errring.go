@@ -41,9 +41,6 @@ func (r *Ring) Add(at time.Duration, peer int, err error) {
 	}
 }
 
-// Total is how many errors were ever added.
-func (r *Ring) Total() uint64 { return r.next.Load() }
-
 // Snapshot returns the kept errors, the oldest first. Errors that are being added
 // meanwhile may be there or not.
 func (r *Ring) Snapshot() []Entry {

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"sync"
-	"syscall"
 
 	"github.com/ibconduit/conduit/hack/softroce"
 )
@@ -87,23 +85,4 @@ func (f *firstFailure) add(code int) {
 	if f.code == 0 {
 		f.code = code
 	}
-}
-
-// forwardQuit passes SIGQUIT on for the life of a command: go test sends it for the stacks of a
-// test that hangs.
-func forwardQuit(cmd *softroce.Cmd) (stop func()) {
-	quit := make(chan os.Signal, 1)
-	done := make(chan struct{})
-	signal.Notify(quit, syscall.SIGQUIT)
-	go func() {
-		for {
-			select {
-			case <-quit:
-				_ = cmd.Signal(syscall.SIGQUIT) // a guest that has gone says so elsewhere
-			case <-done:
-				return
-			}
-		}
-	}()
-	return func() { signal.Stop(quit); close(done) }
 }

@@ -5,20 +5,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
-
-	"github.com/ibconduit/conduit/hack/softroce/internal/image"
-)
-
-// Exit codes of our own; every other code is the command's.
-const (
-	exitUsage          = 2
-	exitTimeout        = 124
-	exitInfrastructure = 125
 )
 
 const usage = `vm runs programs where there is a real RDMA device: rxe0, made by the kernel's Soft-RoCE in a VM.
@@ -72,19 +62,6 @@ var verbs = map[string]func(context.Context, *options, []string) int{
 	"prepare": runPrepare, "setup": runSetup, "status": runStatus, "clean": runClean,
 }
 
-func fail(code int, err error) int {
-	fmt.Fprintln(os.Stderr, "vm:", err)
-	return code
-}
-
-// errInterrupted is the cause of a context that a signal or the parent's end has cancelled.
-type errInterrupted struct {
-	signal syscall.Signal
-	reason string
-}
-
-func (e errInterrupted) Error() string { return e.reason }
-
 // interruptible returns a context that ends with the signals that ask for an end, and with the
 // parent process: a VM must not go on for a test run that was killed. The parent is watched by
 // polling, because a parent death signal would come with the end of the parent's thread that forked
@@ -111,24 +88,4 @@ func interruptible() (context.Context, func()) {
 		}
 	}()
 	return ctx, func() { tick.Stop(); cancel(nil) }
-}
-
-func runPrepare(ctx context.Context, _ *options, args []string) int {
-	fs := flag.NewFlagSet("prepare", flag.ContinueOnError)
-	update := fs.Bool("update", false, "look for a newer kernel")
-	if err := fs.Parse(args); err != nil {
-		return exitUsage
-	}
-	return prepare(ctx, *update, os.Stderr)
-}
-
-func prepare(ctx context.Context, update bool, log io.Writer) int {
-	dir, err := image.Dir()
-	if err != nil {
-		return fail(exitInfrastructure, err)
-	}
-	if _, err := image.Prepare(ctx, image.Options{Dir: dir, Log: log, Update: update}); err != nil {
-		return fail(exitInfrastructure, err)
-	}
-	return 0
 }

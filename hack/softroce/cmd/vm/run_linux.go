@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/ibconduit/conduit/hack/softroce"
@@ -158,4 +160,23 @@ func showKernelLog(h *softroce.Host, mark int) {
 	for _, l := range lines {
 		fmt.Fprintln(os.Stderr, " ", l)
 	}
+}
+
+// forwardQuit passes SIGQUIT on for the life of a command: go test sends it for the stacks of a
+// test that hangs.
+func forwardQuit(cmd *softroce.Cmd) (stop func()) {
+	quit := make(chan os.Signal, 1)
+	done := make(chan struct{})
+	signal.Notify(quit, syscall.SIGQUIT)
+	go func() {
+		for {
+			select {
+			case <-quit:
+				_ = cmd.Signal(syscall.SIGQUIT) // a guest that has gone says so elsewhere
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() { signal.Stop(quit); close(done) }
 }

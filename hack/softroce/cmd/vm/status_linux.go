@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -28,6 +30,26 @@ func runSetup(ctx context.Context, _ *options, args []string) int {
 		return fail(exitInfrastructure, fmt.Errorf("packages.sh install: %w", err))
 	}
 	return prepare(ctx, false, os.Stderr)
+}
+
+func prepare(ctx context.Context, update bool, log io.Writer) int {
+	dir, err := image.Dir()
+	if err != nil {
+		return fail(exitInfrastructure, err)
+	}
+	if _, err := image.Prepare(ctx, image.Options{Dir: dir, Log: log, Update: update}); err != nil {
+		return fail(exitInfrastructure, err)
+	}
+	return 0
+}
+
+func runPrepare(ctx context.Context, _ *options, args []string) int {
+	fs := flag.NewFlagSet("prepare", flag.ContinueOnError)
+	update := fs.Bool("update", false, "look for a newer kernel")
+	if err := fs.Parse(args); err != nil {
+		return exitUsage
+	}
+	return prepare(ctx, *update, os.Stderr)
 }
 
 // runStatus says what is there; exit code 0 when a VM could be started without installing anything.

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ibconduit/conduit/hack/softroce/internal/wire"
+	"github.com/ibconduit/conduit/internal/mux"
 )
 
 // outputGrace is how long output is awaited after the command has ended, from children that kept
@@ -36,7 +37,8 @@ func newProcessTable() processTable {
 
 // start forks under the table's lock, so that the child's end cannot be seen before the child is
 // known.
-func (t *processTable) start(path string, argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
+func (t *processTable) start(path string, argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus,
+	error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	pid, err := syscall.ForkExec(path, argv, attr)
@@ -110,18 +112,20 @@ func (e *exchange) exec() wire.Result {
 func (e *exchange) attend(p *pipes, done <-chan syscall.WaitStatus) wire.Result {
 	if p.stdin[1] != nil {
 		go func() {
-			_ = e.stdin.CopyTo(p.stdin[1]) // EPIPE: the command does not read all, which is its right
+			if _, err := io.Copy(struct{ io.Writer }{p.stdin[1]}, e.streams.In); err != nil {
+				e.streams.In.Drop() // EPIPE: the command does not read all, which is its right
+			}
 			p.stdin[1].Close()
 		}()
 	}
 	var copies sync.WaitGroup
 	for _, c := range []struct {
-		to   *wire.Sender
+		to   *mux.Stream
 		from *os.File
-	}{{e.stdout, p.stdout[0]}, {e.stderr, p.stderr[0]}} {
+	}{{e.streams.Out, p.stdout[0]}, {e.streams.Err, p.stderr[0]}} {
 		copies.Go(func() {
-			_, _ = io.CopyBuffer(struct{ io.Writer }{c.to}, struct{ io.Reader }{c.from}, make([]byte, wire.MaxPayload-1))
-			_ = c.to.Finish()
+			_, _ = io.CopyBuffer(struct{ io.Writer }{c.to}, struct{ io.Reader }{c.from}, make([]byte, mux.Part))
+			_ = c.to.CloseWrite()
 		})
 	}
 	status := <-done
@@ -136,7 +140,7 @@ func (e *exchange) attend(p *pipes, done <-chan syscall.WaitStatus) wire.Result 
 	copies.Wait()
 	late.Stop()
 	p.closeParent()
-	_ = e.stdin.Push(nil)
+	e.streams.In.Close()
 	if status.Signaled() {
 		return wire.Result{Code: 128 + int(status.Signal()), Signal: int(status.Signal())}
 	}

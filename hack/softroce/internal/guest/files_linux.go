@@ -11,12 +11,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ibconduit/conduit/hack/softroce/internal/wire"
+	"github.com/ibconduit/conduit/internal/mux"
 )
 
 // sendTar writes the files and directories at paths as a tar with absolute names. What does not
 // exist is left out: a test that fails early has written no profile.
-func sendTar(out *wire.Sender, paths []string) error {
+func sendTar(out *mux.Stream, paths []string) error {
 	tw := tar.NewWriter(out)
 	for _, p := range paths {
 		err := filepath.WalkDir(p, func(path string, d fs.DirEntry, err error) error {
@@ -35,7 +35,7 @@ func sendTar(out *wire.Sender, paths []string) error {
 	if err := tw.Close(); err != nil {
 		return err
 	}
-	return out.Finish()
+	return out.CloseWrite()
 }
 
 func addToTar(tw *tar.Writer, path string, d fs.DirEntry) error {
@@ -64,7 +64,7 @@ func addToTar(tw *tar.Writer, path string, d fs.DirEntry) error {
 }
 
 // sendKernelLog writes the kernel's log as dmesg would.
-func sendKernelLog(out *wire.Sender) error {
+func sendKernelLog(out *mux.Stream) error {
 	const readAll, size = 3, 10 // SYSLOG_ACTION_READ_ALL, SYSLOG_ACTION_SIZE_BUFFER of syslog(2)
 	n, err := unix.Klogctl(size, nil)
 	if err != nil {
@@ -77,5 +77,5 @@ func sendKernelLog(out *wire.Sender) error {
 	if _, err := out.Write(buf[:n]); err != nil {
 		return err
 	}
-	return out.Finish()
+	return out.CloseWrite()
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/ibconduit/conduit/hack/softroce/internal/wire"
+	"github.com/ibconduit/conduit/internal/mux"
 )
 
 // portQueue is how many frames a port holds. A sender in rxe has at most 128 unacknowledged
@@ -89,8 +90,10 @@ func setFaults(l *wire.Link) error {
 	if err != nil {
 		return fmt.Errorf("port %s: %w", l.Port, err)
 	}
-	root := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
-	faults := netlink.NetemQdiscAttrs{Limit: portQueue, Loss: float32(l.Loss * 100), Latency: uint32(l.Delay.Microseconds())}
+	root := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0),
+		Parent: netlink.HANDLE_ROOT}
+	faults := netlink.NetemQdiscAttrs{Limit: portQueue, Loss: float32(l.Loss * 100),
+		Latency: uint32(l.Delay.Microseconds())}
 	if err := netlink.QdiscReplace(netlink.NewNetem(root, faults)); err != nil {
 		return fmt.Errorf("netem on %s: %w", l.Port, err)
 	}
@@ -98,7 +101,7 @@ func setFaults(l *wire.Link) error {
 }
 
 // changeLink serves wire.OpLink.
-func changeLink(out *wire.Sender, l *wire.Link) error {
+func changeLink(out *mux.Stream, l *wire.Link) error {
 	if l == nil {
 		return errors.New("no link is named")
 	}
@@ -118,7 +121,7 @@ func changeLink(out *wire.Sender, l *wire.Link) error {
 	for _, q := range all {
 		if s := q.Attrs().Statistics; q.Type() == "netem" && s != nil {
 			n := wire.LinkStats{Sent: uint64(s.Basic.Packets), Lost: uint64(s.Queue.Drops)}
-			return errors.Join(json.NewEncoder(out).Encode(n), out.Finish())
+			return errors.Join(json.NewEncoder(out).Encode(n), out.CloseWrite())
 		}
 	}
 	return fmt.Errorf("port %s does not count", l.Port)

@@ -64,11 +64,13 @@ func serve() error {
 	}
 	s := newServer(port)
 	hello := wire.Greeting{Version: wire.Version, Kernel: unix.ByteSliceToString(uts.Release[:])}
-	if err := s.out.WriteJSON(wire.KindHello, 0, hello); err != nil {
+	if err := wire.SendJSON(s.ch, wire.KindHello, 0, hello); err != nil {
 		return err
 	}
 	go s.reap()
-	return s.loop()
+	s.ch.Begin(port)
+	<-s.ch.Done()
+	return fmt.Errorf("of the host: %w", s.ch.Cause())
 }
 
 // openPort finds the port by name and opens it blocking: the driver's poll reports a hang-up until

@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ibconduit/conduit/hack/softroce/internal/wire"
+	"github.com/ibconduit/conduit/internal/mux"
 )
 
-// server reads frames and runs exchanges. One goroutine reads; each exchange has its own.
+// server runs exchanges, each in a goroutine.
 type server struct {
-	in  *wire.Reader
-	out *wire.Writer
+	ch *mux.Channel
 
 	mu        sync.Mutex
 	exchanges map[uint32]*exchange
@@ -24,71 +24,39 @@ type server struct {
 	procs processTable
 }
 
-func newServer(port io.ReadWriter) *server {
-	return &server{in: wire.NewReader(port), out: wire.NewWriter(port), exchanges: map[uint32]*exchange{},
-		procs: newProcessTable()}
+func newServer(port io.Writer) *server {
+	s := &server{ch: mux.New(port, 0), exchanges: map[uint32]*exchange{}, procs: newProcessTable()}
+	s.ch.Handle = s.take
+	return s
 }
 
 // exchange is one request under way.
 type exchange struct {
-	s              *server
-	id             uint32
-	req            wire.Request
-	stdin          *wire.Receiver
-	stdout, stderr *wire.Sender
+	s       *server
+	id      uint32
+	req     wire.Request
+	streams wire.Streams
 
 	mu     sync.Mutex
 	pgid   int         // process group of the command, 0 before its start
 	signal unix.Signal // arrived before the start
 }
 
-// loop takes frames until the host is gone or breaks the protocol.
-func (s *server) loop() error {
-	for {
-		f, err := s.in.Read()
-		if err != nil {
-			return fmt.Errorf("read from the host: %w", err)
+func (s *server) take(f mux.Frame) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch e := s.exchanges[f.ID]; {
+	case f.Kind == wire.KindOpen:
+		e = &exchange{s: s, id: f.ID, streams: wire.NewStreams(s.ch, f.ID)}
+		if err := json.Unmarshal(f.Body, &e.req); err != nil {
+			s.ch.Fail(fmt.Errorf("request: %w", err))
+			return
 		}
-		if f.Kind == wire.KindOpen {
-			e := &exchange{s: s, id: f.ID, stdin: wire.NewReceiver(s.out, f.ID, wire.Stdin),
-				stdout: wire.NewSender(s.out, f.ID, wire.Stdout), stderr: wire.NewSender(s.out, f.ID, wire.Stderr)}
-			if err := json.Unmarshal(f.Payload, &e.req); err != nil {
-				return fmt.Errorf("request: %w", err)
-			}
-			s.mu.Lock()
-			s.exchanges[f.ID] = e
-			s.mu.Unlock()
-			go e.run()
-			continue
-		}
-		s.mu.Lock()
-		e := s.exchanges[f.ID]
-		s.mu.Unlock()
-		if e == nil {
-			continue // it has just ended
-		}
-		if err := e.take(f); err != nil {
-			return err
-		}
+		s.exchanges[f.ID] = e
+		go e.run()
+	case f.Kind == wire.KindSignal && e != nil && len(f.Body) > 0: // else it has just ended
+		e.kill(unix.Signal(f.Body[0]))
 	}
-}
-
-func (e *exchange) take(f wire.Frame) error {
-	switch f.Kind {
-	case wire.KindData:
-		_, data := f.Stream()
-		return e.stdin.Push(data)
-	case wire.KindCredit:
-		switch stream, n := f.Credit(); stream {
-		case wire.Stdout:
-			e.stdout.Grant(n)
-		case wire.Stderr:
-			e.stderr.Grant(n)
-		}
-	case wire.KindSignal:
-		e.kill(unix.Signal(f.Signal()))
-	}
-	return nil
 }
 
 // kill signals the command's process group, now or as soon as there is one.
@@ -107,8 +75,8 @@ func (e *exchange) run() {
 	e.s.mu.Lock()
 	delete(e.s.exchanges, e.id)
 	e.s.mu.Unlock()
-	// The reader of the port notices a broken connection; nothing to add here.
-	_ = e.s.out.WriteJSON(wire.KindExit, e.id, res)
+	e.streams.Close()
+	_ = wire.SendJSON(e.s.ch, wire.KindExit, e.id, res) // it has no value that JSON cannot hold
 }
 
 func (e *exchange) do() wire.Result {
@@ -119,11 +87,11 @@ func (e *exchange) do() wire.Result {
 	case wire.OpExec:
 		return e.exec()
 	case wire.OpFetch:
-		err = sendTar(e.stdout, e.req.Argv)
+		err = sendTar(e.streams.Out, e.req.Argv)
 	case wire.OpDmesg:
-		err = sendKernelLog(e.stdout)
+		err = sendKernelLog(e.streams.Out)
 	case wire.OpLink:
-		err = changeLink(e.stdout, e.req.Link)
+		err = changeLink(e.streams.Out, e.req.Link)
 	default:
 		err = fmt.Errorf("unknown operation %q", e.req.Op)
 	}

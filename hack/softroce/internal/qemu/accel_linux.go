@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/hack/softroce/internal/wire"
+	"github.com/ibconduit/conduit/internal/mux"
 )
 
 // probeBound is how long a guest may take under KVM to start the agent. It takes about one second
@@ -59,7 +60,7 @@ func probe(ctx context.Context, kernel, initrd string) error {
 	stop := context.AfterFunc(ctx, func() { m.Port.Close() })
 	defer stop()
 	_ = m.Port.SetReadDeadline(time.Now().Add(probeBound))
-	f, err := wire.NewReader(m.Port).Read()
+	f, err := mux.ReadFrame(m.Port)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/ibconduit/conduit/hack/softroce/internal/wire"
+	"github.com/ibconduit/conduit/internal/mux"
 )
 
 // ErrGone is a guest that no longer answers: its machine ended, or the connection broke.
@@ -18,7 +19,7 @@ var ErrGone = errors.New("the VM is gone")
 // Client multiplexes calls over one connection. It is safe for concurrent use.
 type Client struct {
 	conn net.Conn
-	out  *wire.Writer
+	ch   *mux.Channel
 
 	mu    sync.Mutex
 	calls map[uint32]*Call
@@ -30,8 +31,7 @@ type Client struct {
 func Dial(ctx context.Context, conn net.Conn) (*Client, *wire.Greeting, error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	in := wire.NewReader(conn)
-	f, err := in.Read()
+	f, err := mux.ReadFrame(conn)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -39,65 +39,40 @@ func Dial(ctx context.Context, conn net.Conn) (*Client, *wire.Greeting, error) {
 		return nil, nil, fmt.Errorf("no greeting from the guest's agent: %w", err)
 	}
 	var hello wire.Greeting
-	if f.Kind != wire.KindHello || json.Unmarshal(f.Payload, &hello) != nil || hello.Version != wire.Version {
-		return nil, nil, fmt.Errorf("the guest's agent speaks another protocol: %.80q", f.Payload)
+	if f.Kind != wire.KindHello || json.Unmarshal(f.Body, &hello) != nil || hello.Version != wire.Version {
+		return nil, nil, fmt.Errorf("the guest's agent speaks another protocol: %.80q", f.Body)
 	}
-	c := &Client{conn: conn, out: wire.NewWriter(conn), calls: map[uint32]*Call{}}
-	go c.read(in)
+	c := &Client{conn: conn, ch: mux.New(conn, 0), calls: map[uint32]*Call{}}
+	c.ch.Handle = c.take
+	c.ch.Begin(conn)
+	go func() {
+		<-c.ch.Done()
+		c.fail(fmt.Errorf("%w: %w", ErrGone, c.ch.Cause()))
+	}()
 	return c, &hello, nil
 }
 
-func (c *Client) read(in *wire.Reader) {
-	for {
-		f, err := in.Read()
-		if err == nil {
-			err = c.dispatch(f)
-		}
-		if err != nil {
-			c.fail(fmt.Errorf("%w: %w", ErrGone, err))
-			return
-		}
-	}
-}
-
-func (c *Client) dispatch(f wire.Frame) error {
+func (c *Client) take(f mux.Frame) {
 	c.mu.Lock()
 	call := c.calls[f.ID]
+	delete(c.calls, f.ID)
 	c.mu.Unlock()
-	if call == nil {
-		return nil // a credit that crossed with the exchange's end
+	var res wire.Result
+	err := json.Unmarshal(f.Body, &res)
+	if call == nil || f.Kind != wire.KindExit || err != nil {
+		err = fmt.Errorf("frame %d of exchange %d: %w", f.Kind, f.ID, err)
+		c.ch.Fail(err)
 	}
-	switch f.Kind {
-	case wire.KindData:
-		switch stream, data := f.Stream(); stream {
-		case wire.Stdout:
-			return call.stdout.Push(data)
-		case wire.Stderr:
-			return call.stderr.Push(data)
-		}
-	case wire.KindCredit:
-		_, n := f.Credit()
-		call.stdin.Grant(n)
-	case wire.KindExit:
-		var res wire.Result
-		if err := json.Unmarshal(f.Payload, &res); err != nil {
-			return err
-		}
-		c.mu.Lock()
-		delete(c.calls, f.ID)
-		c.mu.Unlock()
-		call.finish(res, nil)
+	if call != nil {
+		call.finish(res, err)
 	}
-	return nil
 }
 
 // fail ends every call under way, and those to come.
 func (c *Client) fail(err error) {
 	c.conn.Close()
 	c.mu.Lock()
-	if c.err == nil {
-		c.err = err
-	}
+	c.err = err
 	calls := c.calls
 	c.calls = map[uint32]*Call{}
 	c.mu.Unlock()
@@ -110,8 +85,7 @@ func (c *Client) fail(err error) {
 type Call struct {
 	c              *Client
 	id             uint32
-	stdin          *wire.Sender
-	stdout, stderr *wire.Receiver
+	streams        wire.Streams
 	copies         sync.WaitGroup
 	outErr, errErr error
 
@@ -131,28 +105,32 @@ func (c *Client) Start(req wire.Request, stdin io.Reader, stdout, stderr io.Writ
 		return nil, c.err
 	}
 	c.last++
-	call := &Call{c: c, id: c.last, done: make(chan struct{}),
-		stdin:  wire.NewSender(c.out, c.last, wire.Stdin),
-		stdout: wire.NewReceiver(c.out, c.last, wire.Stdout), stderr: wire.NewReceiver(c.out, c.last, wire.Stderr)}
+	call := &Call{c: c, id: c.last, done: make(chan struct{}), streams: wire.NewStreams(c.ch, c.last)}
 	c.calls[call.id] = call
 	c.mu.Unlock()
-	if err := c.out.WriteJSON(wire.KindOpen, call.id, req); err != nil {
-		c.mu.Lock()
-		delete(c.calls, call.id)
-		c.mu.Unlock()
-		return nil, fmt.Errorf("%w: %w", ErrGone, err)
+	if err := wire.SendJSON(c.ch, wire.KindOpen, call.id, req); err != nil {
+		return nil, err
 	}
-	call.copies.Go(func() { call.outErr = call.stdout.CopyTo(orDiscard(stdout)) })
-	call.copies.Go(func() { call.errErr = call.stderr.CopyTo(orDiscard(stderr)) })
+	call.copies.Go(func() { call.outErr = copyOut(stdout, call.streams.Out) })
+	call.copies.Go(func() { call.errErr = copyOut(stderr, call.streams.Err) })
 	if stdin != nil {
 		go func() {
 			// The error is either the reader's, which ends the input, or the call's, which Wait
 			// returns.
-			_, _ = io.Copy(call.stdin, stdin)
-			_ = call.stdin.Finish()
+			_, _ = io.Copy(call.streams.In, stdin)
+			_ = call.streams.In.CloseWrite()
 		}()
 	}
 	return call, nil
+}
+
+// copyOut takes what comes for nothing once the writer fails: the guest must not wait for it.
+func copyOut(to io.Writer, from *mux.Stream) error {
+	_, err := io.Copy(orDiscard(to), from)
+	if err != nil {
+		from.Drop()
+	}
+	return err
 }
 
 func orDiscard(w io.Writer) io.Writer {
@@ -165,10 +143,7 @@ func orDiscard(w io.Writer) io.Writer {
 func (call *Call) finish(res wire.Result, err error) {
 	call.once.Do(func() {
 		call.res, call.err = res, err
-		call.stdin.Abort(io.ErrClosedPipe)
-		// The guest ended both streams already, or never will.
-		_ = call.stdout.Push(nil)
-		_ = call.stderr.Push(nil)
+		call.streams.Close() // the guest ended its own already, or never will
 		close(call.done)
 	})
 }
@@ -177,7 +152,7 @@ func (call *Call) finish(res wire.Result, err error) {
 func (call *Call) Done() <-chan struct{} { return call.done }
 
 // Signal sends a signal to the command's process group.
-func (call *Call) Signal(sig int) error { return call.c.out.WriteSignal(call.id, sig) }
+func (call *Call) Signal(sig int) { call.c.ch.Send(wire.KindSignal, call.id, []byte{byte(sig)}) }
 
 // Wait waits for the end and for all output to be written.
 func (call *Call) Wait() (wire.Result, error) {

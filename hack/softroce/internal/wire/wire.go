@@ -1,44 +1,55 @@
+// Package wire is how the host and the agent in a guest talk, over one byte stream (a virtio-serial
+// port) that package mux divides.
+//
+// The host opens exchanges; each has a number, a request, and up to three byte streams. An exchange
+// ends with one [Result] from the guest. Many run at once. Frames have the exchange's number.
+//
+//	Hello    guest to host, first frame: JSON [Greeting]
+//	Open     host to guest: JSON [Request]
+//	Signal   host to guest: u8, signal number for the command's process group
+//	Exit     guest to host: JSON [Result]; nothing of the exchange follows from the guest
 package wire
 
 import (
-	"encoding/binary"
 	"encoding/json"
-	"fmt"
-	"io"
-	"sync"
 	"time"
+
+	"github.com/ibconduit/conduit/internal/mux"
 )
 
-const (
-	// MaxPayload bounds one frame.
-	MaxPayload = 32 << 10
-	// Window is how many bytes of one stream may be unacknowledged.
-	Window = 256 << 10
-
-	headerLen = 12
-	// Version of this protocol. Both ends are built together; it catches an initrd of another
-	// build.
-	Version = 1
-)
-
-// Kind says what a frame is.
-type Kind uint8
+// Version of this protocol. Both ends are built together; it catches an initrd of another build.
+const Version = 2
 
 const (
-	KindHello Kind = iota + 1
+	KindHello = mux.First + iota
 	KindOpen
-	KindData
-	KindCredit
 	KindSignal
 	KindExit
 )
 
 // Streams of an exchange.
-const (
-	Stdin  = 0
-	Stdout = 1
-	Stderr = 2
-)
+type Streams struct{ In, Out, Err *mux.Stream }
+
+// NewStreams are those of an exchange, on either side.
+func NewStreams(ch *mux.Channel, id uint32) Streams {
+	return Streams{ch.Stream(4 * id), ch.Stream(4*id + 1), ch.Stream(4*id + 2)}
+}
+
+// Close ends them with their exchange.
+func (s Streams) Close() {
+	s.In.Close()
+	s.Out.Close()
+	s.Err.Close()
+}
+
+// SendJSON sends a frame whose body is v.
+func SendJSON(ch *mux.Channel, kind mux.Kind, id uint32, v any) error {
+	b, err := json.Marshal(v)
+	if err == nil {
+		ch.Send(kind, id, b)
+	}
+	return err
+}
 
 // Operations of a [Request].
 const (
@@ -105,102 +116,3 @@ type Result struct {
 	Signal int    `json:",omitempty"`
 	Err    string `json:",omitempty"` // why the request could not be carried out
 }
-
-// Frame is one frame as read. Payload is valid until the next read.
-type Frame struct {
-	Kind    Kind
-	ID      uint32
-	Payload []byte
-}
-
-// Writer sends frames; it is safe for concurrent use.
-type Writer struct {
-	mu  sync.Mutex
-	w   io.Writer
-	buf []byte
-	err error
-}
-
-func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
-
-// Write sends one frame whose payload is the parts in turn.
-func (w *Writer) Write(kind Kind, id uint32, parts ...[]byte) error {
-	n := 0
-	for _, p := range parts {
-		n += len(p)
-	}
-	if n > MaxPayload {
-		return fmt.Errorf("wire: frame of %d bytes is longer than %d", n, MaxPayload)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.err != nil {
-		return w.err
-	}
-	w.buf = append(w.buf[:0], make([]byte, headerLen)...)
-	binary.LittleEndian.PutUint32(w.buf, uint32(n))
-	binary.LittleEndian.PutUint32(w.buf[4:], id)
-	w.buf[8] = byte(kind)
-	for _, p := range parts {
-		w.buf = append(w.buf, p...)
-	}
-	_, w.err = w.w.Write(w.buf)
-	return w.err
-}
-
-// WriteJSON sends a frame whose payload is v.
-func (w *Writer) WriteJSON(kind Kind, id uint32, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return w.Write(kind, id, b)
-}
-
-// WriteUint32 sends a Signal frame.
-func (w *Writer) WriteSignal(id uint32, signal int) error {
-	return w.Write(KindSignal, id, binary.LittleEndian.AppendUint32(nil, uint32(signal)))
-}
-
-// Reader reads frames.
-type Reader struct {
-	r   io.Reader
-	hdr [headerLen]byte
-	buf [MaxPayload]byte
-}
-
-func NewReader(r io.Reader) *Reader { return &Reader{r: r} }
-
-// Read returns the next frame. A frame that breaks the format is an error and ends the connection.
-func (r *Reader) Read() (Frame, error) {
-	if _, err := io.ReadFull(r.r, r.hdr[:]); err != nil {
-		return Frame{}, err
-	}
-	n := binary.LittleEndian.Uint32(r.hdr[:])
-	kind := Kind(r.hdr[8])
-	if n > MaxPayload || kind < KindHello || kind > KindExit {
-		return Frame{}, fmt.Errorf("wire: not a frame: % x", r.hdr[:])
-	}
-	if _, err := io.ReadFull(r.r, r.buf[:n]); err != nil {
-		return Frame{}, io.ErrUnexpectedEOF
-	}
-	f := Frame{Kind: kind, ID: binary.LittleEndian.Uint32(r.hdr[4:]), Payload: r.buf[:n]}
-	switch {
-	case (kind == KindData) && n < 1,
-		kind == KindCredit && n != 5,
-		kind == KindSignal && n != 4:
-		return Frame{}, fmt.Errorf("wire: frame of kind %d with %d bytes", kind, n)
-	}
-	return f, nil
-}
-
-// Stream returns the stream and the rest of the payload of a Data frame.
-func (f Frame) Stream() (stream int, data []byte) { return int(f.Payload[0]), f.Payload[1:] }
-
-// Credit returns the stream and the count of a Credit frame.
-func (f Frame) Credit() (stream int, n int) {
-	return int(f.Payload[0]), int(binary.LittleEndian.Uint32(f.Payload[1:]))
-}
-
-// Signal returns the number in a Signal frame.
-func (f Frame) Signal() int { return int(binary.LittleEndian.Uint32(f.Payload)) }

@@ -1,5 +1,0 @@
-//go:build !debug
-
-package regcache
-
-const verifying = false
