@@ -107,6 +107,15 @@ func (s *sender) pop(l *list) int32 {
 	return i
 }
 
+// makeDoorbell makes the doorbell and the chain.
+func (s *sender) makeDoorbell(cq *verbs.CQ, inline int) (err error) {
+	if s.bell, err = cq.NewDoorbell(verbs.DoorbellConfig{}); err != nil {
+		return err
+	}
+	s.chain, err = verbs.NewSendChain(verbs.ChainConfig{Slots: chainSlots, Inline: inline})
+	return err
+}
+
 // makeRequests sizes the table of requests.
 func (s *sender) makeRequests(n int) {
 	s.requests, s.free, s.unused = make([]request, n), 0, int32(n)
