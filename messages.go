@@ -90,7 +90,7 @@ func (j *joining) openEndpoints() error {
 	if h.messages.handlers > 0 {
 		cfg := j.messages.params
 		cfg.Segment, cfg.SegmentOffset, cfg.SegmentSize = j.seg.User(), j.layout.UserOffset(), j.SegmentSize
-		if j.needs.fences != nil {
+		if j.cfg.Cache != nil {
 			cfg.Fencer = fencer{j.Job}
 		}
 		if err := j.open(&j.messages, cfg); err != nil {

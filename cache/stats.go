@@ -51,12 +51,12 @@ func (s Stats) Add(o Stats) Stats { return counter.Add(s, o) }
 // goroutine.
 func (c *Cache) Unsent() uint64 {
 	defer runtime.KeepAlive(c)
-	return atomic.LoadUint64(&c.n.Unsent)
+	return atomic.LoadUint64(&c.pages.n.Unsent)
 }
 
 // Stats may be called from any goroutine; the set is no snapshot while the cache is in use.
 func (c *Cache) Stats() Stats {
-	s := counter.Load(c.n)
+	s := counter.Load(c.pages.n)
 	runtime.KeepAlive(c)
 	s.Gets = s.GetHits + s.GetMisses + s.GetsDirect
 	s.Puts = s.PutHits + s.PutMisses + s.PutsDirect

@@ -112,22 +112,6 @@ func Enter(place string) error {
 	return nil
 }
 
-// Used is the memory of a group in bytes now, page cache and the kernel's included. Of no place it
-// is 0.
-func Used(place string) int64 {
-	dir, _, _ := strings.Cut(place, ":")
-	for _, file := range []string{"memory.usage_in_bytes", "memory.current"} {
-		if text, err := os.ReadFile(filepath.Join(dir, file)); err == nil && dir != "" {
-			n, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-			return n
-		}
-	}
-	return 0
-}
-
-// Used is the memory of the group in bytes.
-func (g *Group) Used() int64 { return Used(g.Place()) }
-
 // Remove removes the group; its processes must have ended.
 func (g *Group) Remove() error {
 	err := os.Remove(g.dir)

@@ -1,3 +1,5 @@
+// Package transient runs kernels of bench with limited memory: each run is a job of fresh processes
+// on this machine, each in a memory group of its own.
 package transient
 
 import (
@@ -23,15 +25,11 @@ type Run struct {
 	Fabric  string        // conduit.Config.Fabric
 	Device  string        // verbs device; empty: the first
 	Limit   int64         // bytes of each rank's memory group; 0: no group
-	Timeout time.Duration // after which the run is ended; 0: none
-	// Began is called when the ranks were started, with their groups; ctx ends with the run. nil: not.
-	Began func(ctx context.Context, groups []*memgroup.Group)
-	// Said is called with what a rank says in a line, from one goroutine. nil: not.
-	Said   func(rank int, line json.RawMessage)
-	Stderr io.Writer
+	Timeout time.Duration // after which the run is ended
+	Stderr  io.Writer
 }
 
-// order is what a rank is told.
+// order has all that a rank needs to know.
 type order struct {
 	Kernel string
 	Params json.RawMessage
@@ -40,11 +38,10 @@ type order struct {
 	Places []string // of the ranks' groups; nil: none
 }
 
-// said is one line from a rank.
-type said struct {
+// found is the line that a rank ends with.
+type found struct {
 	Rank   int
-	Line   json.RawMessage `json:",omitempty"`
-	Result json.RawMessage `json:",omitempty"`
+	Result json.RawMessage
 }
 
 // RankArg is the argument that makes the program a rank; main calls RankMain then.
@@ -53,21 +50,23 @@ const (
 	orderVar = "IBBENCH_FLOW_ORDER"
 )
 
-// ErrTimeout is that a run was ended after Run.Timeout.
-var ErrTimeout = errors.New("the run did not end in time")
+// GroupError is that ranks cannot be limited, in no run.
+type GroupError struct{ error }
 
-// Start runs the kernel and returns what each rank found.
+func (e GroupError) Unwrap() error { return e.error }
+
+// Start runs the kernel and returns the result of each rank.
 func Start[R any](ctx context.Context, r *Run) (results []R, err error) {
 	params, err := json.Marshal(r.Params)
 	if err != nil {
 		return nil, err
 	}
 	o := order{Kernel: r.Kernel, Params: params, Fabric: r.Fabric, Device: r.Device}
-	groups, err := Groups(r.Ranks, r.Limit)
-	if err != nil {
-		return nil, err
-	}
+	groups, err := makeGroups(r.Ranks, r.Limit)
 	defer func() { err = errors.Join(err, removeAll(groups)) }()
+	if err != nil {
+		return nil, GroupError{err}
+	}
 	for _, g := range groups {
 		o.Places = append(o.Places, g.Place())
 	}
@@ -75,30 +74,15 @@ func Start[R any](ctx context.Context, r *Run) (results []R, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.Timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, r.Timeout, ErrTimeout)
-		defer cancel()
-	}
-	if r.Began != nil {
-		live, cancel := context.WithCancel(ctx)
-		done := make(chan struct{})
-		go func() { defer close(done); r.Began(live, groups) }()
-		defer func() { cancel(); <-done }() // before the groups are removed
-	}
+	ctx, cancel := context.WithTimeoutCause(ctx, r.Timeout, fmt.Errorf("more than %v", r.Timeout))
+	defer cancel()
 	results = make([]R, r.Ranks)
 	code, reports, err := Launch(ctx, r.Ranks, RankArg, orderVar+"="+string(text), r.Stderr, func(line []byte) error {
-		var s said
-		err := json.Unmarshal(line, &s)
-		switch {
-		case err != nil || s.Rank < 0 || s.Rank >= len(results):
+		var f found
+		if err := json.Unmarshal(line, &f); err != nil || f.Rank < 0 || f.Rank >= len(results) {
 			return fmt.Errorf("a rank wrote %.80q: %w", line, err)
-		case s.Result != nil:
-			return json.Unmarshal(s.Result, &results[s.Rank])
-		case r.Said != nil:
-			r.Said(s.Rank, s.Line)
 		}
-		return nil
+		return json.Unmarshal(f.Result, &results[f.Rank])
 	})
 	switch {
 	case context.Cause(ctx) != nil:
@@ -113,7 +97,8 @@ func Start[R any](ctx context.Context, r *Run) (results []R, err error) {
 
 // Launch starts ranks of this program on this machine, with an argument and a variable, and calls
 // take with each line that they write. The reports are of the launcher: why the code is not 0.
-func Launch(ctx context.Context, ranks int, arg, variable string, stderr io.Writer, take func(line []byte) error) (code int, reports []string, err error) {
+func Launch(ctx context.Context, ranks int, arg, variable string, stderr io.Writer,
+	take func(line []byte) error) (code int, reports []string, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return 0, nil, err
@@ -129,14 +114,14 @@ func Launch(ctx context.Context, ranks int, arg, variable string, stderr io.Writ
 	return code, reports, in.err
 }
 
-// receiver takes apart what ranks write.
+// receiver takes apart the lines that ranks write.
 type receiver struct {
 	take func(line []byte) error
 	held []byte
 	err  error
 }
 
-// Write never fails, so that the ranks are heard to the end.
+// Write never fails, so that ranks can write to the end.
 func (r *receiver) Write(b []byte) (int, error) {
 	r.held = append(r.held, b...)
 	for {
@@ -149,15 +134,13 @@ func (r *receiver) Write(b []byte) (int, error) {
 	}
 }
 
-// Groups makes a group of so many bytes for each rank, and none without a limit.
-func Groups(ranks int, limit int64) (groups []*memgroup.Group, err error) {
-	for i := range ranks {
-		if limit == 0 {
-			break
-		}
+// makeGroups makes a group of so many bytes for each rank, and none without a limit. With an error
+// it returns those that were made.
+func makeGroups(ranks int, limit int64) (groups []*memgroup.Group, err error) {
+	for i := 0; i < ranks && limit > 0; i++ {
 		g, err := memgroup.Make(fmt.Sprintf("ibbench-%d-%d", os.Getpid(), i), limit)
 		if err != nil {
-			return nil, errors.Join(err, removeAll(groups))
+			return groups, err
 		}
 		groups = append(groups, g)
 	}

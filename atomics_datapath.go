@@ -144,19 +144,12 @@ func Set[T Word](w *Worker, p Ptr[T], v T) error { return update(w, fabric.Swap,
 
 // fetch does an atomic and waits for the old value.
 func fetch[T Number](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, compare T) (T, error) {
-	old, err := w.fetch(global.Node(p), p.Offset(), atomicOf(op, operand, compare))
+	old, err := fetchWord(w, global.Node(p), p.Offset(), atomicOf(op, operand, compare))
 	return fromBits[T](old), err
 }
 
 func fetchAsync[T Number](w *Worker, op fabric.AtomicOp, p Ptr[T], operand, compare T) Promise[T] {
 	old, l, h, err := w.atomic(global.Node(p), p.Offset(), atomicOf(op, operand, compare), 0)
-	switch {
-	case err != nil:
-	case h == fabric.Done:
-		w.fences.acquire()
-	default:
-		w.fences.fetches()
-	}
 	return Promise[T]{Pending: Pending{w: w, lane: l, h: h, err: err, word: true}, value: fromBits[T](old)}
 }
 
@@ -210,12 +203,11 @@ func wordFromBits[T any](v *T, bits uint64) {
 	}
 }
 
-func (w *Worker) fetch(node uint32, off uint64, a fabric.Atomic) (uint64, error) {
+func fetchWord(w *Worker, node uint32, off uint64, a fabric.Atomic) (uint64, error) {
 	old, l, h, err := w.atomic(node, off, a, fabric.Blocking)
 	if h != fabric.Done {
 		old, err = w.await(l, h)
 	}
-	w.fences.acquire()
 	return old, err
 }
 
@@ -231,74 +223,21 @@ func (w *Worker) atomic(node uint32, off uint64, a fabric.Atomic, f fabric.Flag)
 	n := a.Type.Size()
 	rt, rank := w.valid(node, off, n)
 	if rt == nil || off&(n-1) != 0 {
-		return w.atomicChecked(node, off, a, f)
+		if rt, rank, err = w.check(a.Op.String(), node, off, n); err == nil && off&(n-1) != 0 {
+			err = &AlignError{Op: a.Op.String(), Rank: rank, Off: off, Align: n}
+		}
+		if err != nil {
+			return 0, nil, fabric.Done, err
+		}
 	}
-	if w.fences != nil {
-		return atomicFenced(w, rt, node, off, a, f)
-	}
-	if base := w.peers[rank].base; base != nil && rt.cpuAtomics {
+	if base := w.peers[rank].base; base != nil && rt.cpuAtomics && w.fence == nil {
 		w.direct.Atomics++
 		return applyAtomic(unsafe.Add(base, off), a), nil, fabric.Done, nil
 	}
 	l = w.byNet[rt.amoNet&(maxNetworks-1)]
 	if old, h, err = l.Atomic(rank, w.begin+off, a, f); err != nil {
-		err = inRegion(err, w.begin)
+		err = w.failed(err)
 	}
-	return old, l, h, err
-}
-
-// atomicFenced is atomic where there are fences. One that has nothing to release before it, or of
-// whose word's surroundings the cache has nothing, costs little more than without.
-func atomicFenced(w *Worker, rt *route, node uint32, off uint64, a fabric.Atomic, f fabric.Flag) (old uint64, l fabric.Lane, h fabric.Handle, err error) {
-	s, rank := w.fences, int(node)-1
-	if s.cache == nil || w.inChain || s.epoch != s.job.epoch.Load() {
-		return w.atomicChecked(node, off, a, f)
-	}
-	fenced := w.peers[rank].size != 0 || rank == s.job.rank // of mapped memory the fences have nothing
-	if f&fabric.Implicit == 0 {
-		fenced = s.cache.Delivered()
-	} else if !fenced {
-		fenced = s.cache.Yielded(rank, off, a.Type.Size())
-	}
-	if !fenced {
-		return w.atomicChecked(node, off, a, f)
-	}
-	if base := w.peers[rank].base; base != nil && rt.cpuAtomics {
-		w.direct.Atomics++
-		return applyAtomic(unsafe.Add(base, off), a), nil, fabric.Done, nil
-	}
-	l = w.byNet[rt.amoNet&(maxNetworks-1)]
-	if old, h, err = l.Atomic(rank, w.begin+off, a, f); err != nil {
-		err = inRegion(err, w.begin)
-	}
-	return old, l, h, err
-}
-
-// atomicChecked is atomic where anything is wrong, or there are fences. One that returns a value is
-// a fence itself, any other passes them by, as a put does.
-func (w *Worker) atomicChecked(node uint32, off uint64, a fabric.Atomic, f fabric.Flag) (old uint64, l fabric.Lane, h fabric.Handle, err error) {
-	rank, n := int(node)-1, a.Type.Size()
-	rt, err := w.check(a.Op.String(), node, off, n)
-	switch {
-	case err != nil:
-	case off&(n-1) != 0:
-		err = &AlignError{Op: a.Op.String(), Rank: rank, Off: off, Align: n}
-	case f&fabric.Implicit == 0:
-		err = w.fences.deliver(w.ctx)
-	}
-	// Of mapped memory the fences have nothing. What fetches acquires, which forgets the word.
-	if err == nil && w.peers[rank].size == 0 && (f&fabric.Implicit != 0 || w.fences.survives(rank, off)) {
-		err = w.fences.pass(w.ctx, rank, off, int(n))
-	}
-	if err != nil {
-		return 0, nil, fabric.Done, err
-	}
-	w.fences.updates(rank, off, int(n), f)
-	l = w.byNet[rt.amoNet&(maxNetworks-1)]
-	if old, h, err = l.Atomic(rank, w.begin+off, a, f); err != nil {
-		err = inRegion(err, w.begin)
-	}
-	l, h = w.fences.watch(old, l, h, err)
 	return old, l, h, err
 }
 

@@ -9,8 +9,9 @@ import (
 	"github.com/ibconduit/conduit/internal/owner"
 )
 
-// An operation goes to mapped memory, or through a lane. Which it is stands in Worker.peers, chosen
-// once for each peer; mapped, put, get and atomic are all that looks there.
+// An operation goes to mapped memory, or through a lane: of the network, or one that stands above
+// that (cache.Lane, chainLane, timedLane). The choice is made once, when a worker opens, and stands
+// in Worker.peers and byNet; mapped, put, get and atomic are all that looks there.
 
 // mapped returns where [off, off+n) of the rank's segment is mapped here, or nil when it is not, or
 // anything at all is wrong: then the caller goes on with a lane, and check finds out what.
@@ -23,7 +24,7 @@ func (w *Worker) mapped(node uint32, off, n uint64) unsafe.Pointer {
 	}
 	if i := uint(node) - 1; i < uint(len(w.peers)) {
 		p := &w.peers[i]
-		if n <= p.size && off <= p.size-n && w.deathsSeen == w.deaths.Load() {
+		if n <= p.size && off <= p.size-n && w.seen == w.generation.Load() {
 			return unsafe.Add(p.base, off)
 		}
 	}
@@ -33,13 +34,28 @@ func (w *Worker) mapped(node uint32, off, n uint64) unsafe.Pointer {
 // valid returns the route to the rank that [off, off+n) is of, and the rank, or nil if anything is
 // wrong that the lane does not find out as well, as it does a death.
 func (w *Worker) valid(node uint32, off, n uint64) (rt *route, rank int) {
-	deaths := w.deaths.Load() // first: in the condition it costs seven instructions more
+	generation := w.generation.Load() // first: in the condition it costs seven instructions more
 	if i := uint(node) - 1; i < uint(len(w.routes)) {
-		if rt := &w.routes[i]; n <= rt.user && off <= rt.user-n && w.deathsSeen == deaths {
+		if rt := &w.routes[i]; n <= rt.user && off <= rt.user-n && w.seen == generation {
 			return rt, int(i)
 		}
 	}
 	return nil, 0
+}
+
+// cached returns where n bytes of a rank's user region lie in the lines that the worker's cache,
+// which is in use, read last, or nil.
+func cached(w *Worker, node uint32, off, n uint64) unsafe.Pointer {
+	if w.seen != w.generation.Load() {
+		return nil
+	}
+	if owner.Checked {
+		if w.guard.Enter() != nil {
+			return nil
+		}
+		defer w.guard.Exit()
+	}
+	return w.lines.Peek(int(node)-1, off, n)
 }
 
 // store puts v into mapped memory, load gets it from there.
@@ -71,40 +87,13 @@ func (w *Worker) put(node uint32, off uint64, src []byte, f fabric.Flag) (l fabr
 		defer w.guard.Exit()
 	}
 	rt, rank := w.valid(node, off, uint64(len(src)))
-	if rt != nil && w.fences == nil {
-		l = w.byNet[rt.net&(maxNetworks-1)]
-		h, err = l.Put(rank, w.begin+off, src, f)
-		return l, h, err
+	if rt == nil {
+		return checked(w, fabric.KindPut, node, off, src, f)
 	}
-	return putFenced(w, rt, node, off, src, f)
-}
-
-// putChecked is put where valid finds no peer, or there are fences. Apart from it, put has little
-// to keep across a call.
-func (w *Worker) putChecked(node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
-	rt, err := w.check("put", node, off, uint64(len(src)))
-	if err != nil {
-		return nil, fabric.Done, err
+	l = w.byNet[rt.net&(maxNetworks-1)]
+	if h, err = l.Put(rank, w.begin+off, src, f); err != nil {
+		err = w.failed(err)
 	}
-	if w.fences.takes(node, len(src), f) {
-		return nil, fabric.Done, w.fences.cache.Put(w.ctx, int(node)-1, off, src)
-	}
-	return putPast(w, rt, node, off, src, f)
-}
-
-// putPast is put of what no cache takes at once.
-func putPast(w *Worker, rt *route, node uint32, off uint64, src []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
-	if k := w.fences.through(node, len(src), f); k != nil {
-		err := k.put(w.ctx, int(node)-1, off, src, f)
-		l, h := w.fences.watch(0, nil, fabric.Done, err)
-		return l, h, err
-	}
-	if err := w.fences.passPut(w.ctx, int(node)-1, off, len(src), f); err != nil {
-		return nil, fabric.Done, err
-	}
-	l := w.byNet[rt.net]
-	h, err := l.Put(int(node)-1, w.begin+off, src, f)
-	l, h = w.fences.watch(0, l, h, err)
 	return l, h, err
 }
 
@@ -117,51 +106,30 @@ func (w *Worker) get(node uint32, off uint64, dst []byte, f fabric.Flag) (l fabr
 		defer w.guard.Exit()
 	}
 	rt, rank := w.valid(node, off, uint64(len(dst)))
-	if rt != nil && w.fences == nil {
-		l = w.byNet[rt.net&(maxNetworks-1)]
-		h, err = l.Get(rank, w.begin+off, dst, f)
-		return l, h, err
+	if rt == nil {
+		return checked(w, fabric.KindGet, node, off, dst, f)
 	}
-	return getFenced(w, rt, node, off, dst, f)
+	l = w.byNet[rt.net&(maxNetworks-1)]
+	if h, err = l.Get(rank, w.begin+off, dst, f); err != nil {
+		err = w.failed(err)
+	}
+	return l, h, err
 }
 
-// getChecked is get where valid finds no peer, or there are fences. Apart from it, get has little
-// to keep across a call.
-func (w *Worker) getChecked(node uint32, off uint64, dst []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
-	rt, err := w.check("get", node, off, uint64(len(dst)))
+// checked is put or get where valid finds no peer.
+func checked(w *Worker, kind fabric.Kind, node uint32, off uint64, b []byte, f fabric.Flag) (l fabric.Lane, h fabric.Handle, err error) {
+	rt, rank, err := w.check((&fabric.Piece{Kind: kind}).Op(), node, off, uint64(len(b)))
 	if err != nil {
 		return nil, fabric.Done, err
 	}
-	if at := w.fences.hit(node, off, len(dst)); at != nil {
-		copy(dst, unsafe.Slice((*byte)(at), len(dst)))
-		return nil, fabric.Done, nil
+	if l = w.byNet[rt.net]; kind == fabric.KindPut {
+		h, err = l.Put(rank, w.begin+off, b, f)
+	} else {
+		h, err = l.Get(rank, w.begin+off, b, f)
 	}
-	if w.fences.takes(node, len(dst), f) {
-		if f == fabric.Blocking {
-			return nil, fabric.Done, w.fences.cache.Get(w.ctx, int(node)-1, off, dst)
-		}
-		if h, begun, err := w.fences.gets.Begin(int(node)-1, off, dst, f&fabric.Implicit != 0); begun {
-			return w.fences.gets, h, err
-		}
+	if err != nil {
+		err = w.failed(err)
 	}
-	return getPast(w, rt, node, off, dst, f)
-}
-
-// getPast is get of what no cache takes at once. A hit has no part in it.
-func getPast(w *Worker, rt *route, node uint32, off uint64, dst []byte, f fabric.Flag) (fabric.Lane, fabric.Handle, error) {
-	if k := w.fences.through(node, len(dst), f); k != nil {
-		if f == fabric.Blocking {
-			return nil, fabric.Done, k.get(w.ctx, int(node)-1, off, dst)
-		}
-		if h, begun, err := k.begin(int(node)-1, off, dst, f); begun {
-			return w.fences.gets, h, err
-		}
-	}
-	if err := w.fences.passGet(w.ctx, int(node)-1, off, len(dst)); err != nil {
-		return nil, fabric.Done, err
-	}
-	l := w.byNet[rt.net]
-	h, err := l.Get(int(node)-1, w.begin+off, dst, f)
 	return l, h, err
 }
 
@@ -199,10 +167,10 @@ func Get[T any](w *Worker, p Ptr[T]) (v T, err error) {
 	if at := w.mapped(global.Node(p), p.Offset(), uint64(unsafe.Sizeof(v))); at != nil {
 		return load[T](w, at), nil
 	}
-	if w.fences == nil { // first: the cache's question keeps p across calls
+	if w.lines == nil { // first: a look into the cache keeps p across calls
 		return getValue(w, p)
 	}
-	if at := w.fences.cached(global.Node(p), p.Offset(), uint64(unsafe.Sizeof(v))); at != nil {
+	if at := cached(w, global.Node(p), p.Offset(), uint64(unsafe.Sizeof(v))); at != nil {
 		return *(*T)(at), nil
 	}
 	return getValue(w, p)
@@ -325,14 +293,10 @@ func lay(w *Worker, n int) []byte {
 	return w.scratch[:n]
 }
 
-// settle ends a blocking operation on the scratch buffer; one that failed has no handle. Some of it
-// may still be in flight then, and the buffer is the network's: the next value gets another.
+// settle ends a blocking operation on the scratch buffer; one that failed has no handle.
 func (w *Worker) settle(l fabric.Lane, h fabric.Handle, err error) error {
 	if h != fabric.Done {
 		_, err = w.await(l, h)
-	}
-	if err != nil {
-		w.scratch = nil
 	}
 	return err
 }
@@ -348,7 +312,14 @@ func (w *Worker) await(l fabric.Lane, h fabric.Handle) (uint64, error) {
 	old, err := l.Wait(w.ctx, h)
 	if err != nil {
 		l.Abandon(h)
-		err = inRegion(err, w.begin)
+		err = w.failed(err)
 	}
 	return old, err
+}
+
+// failed is the error of an operation as the program has it. Some of the operation may still be in
+// flight, and a scratch buffer the network's: the next value gets another.
+func (w *Worker) failed(err error) error {
+	w.scratch = nil
+	return inRegion(err, w.begin)
 }
