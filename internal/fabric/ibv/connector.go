@@ -89,7 +89,8 @@ func (c *connector) prepare(n *Network) (uint32, error) {
 		return 0, err
 	}
 	d := &c.datagrams
-	d.n, d.num, d.tx, d.lkey, d.inMem, d.outMem = n, laneBit, &c.tx, c.memory.mr.LKey(), c.memory.mem[:in], c.memory.mem[in:]
+	d.n, d.num, d.tx, d.lkey = n, laneBit, &c.tx, c.memory.mr.LKey()
+	d.inMem, d.outMem = c.memory.mem[:in], c.memory.mem[in:]
 	d.room = func() bool { return !c.tx.full() || c.ring(0) >= 0 }
 	if err := d.init(c.listener.qp); err != nil {
 		return 0, err
