@@ -4,9 +4,7 @@ package memevents
 
 import (
 	"context"
-	"os"
 	"runtime"
-	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -53,37 +51,32 @@ func TestManyCyclesLeaveNothingBehind_12(t *testing.T) {
 			t.Fatal(e1, e2)
 		}
 	}
-	const most = 512 // kB
-	grown := most + 1
+	const most = 512 << 10
+	resident := func() int64 {
+		runtime.GC()
+		n, err := memtest.Resident()
+		noError(t, err)
+		return n
+	}
+	grown := int64(most + 1)
 	// What the cycles leave behind is left each time; what the runtime or the race detector takes,
 	// once
 	for range 5 {
-		before := residentKB(t)
+		before := resident()
 		for range 40000 {
 			cycle()
 		}
-		if grown = residentKB(t) - before; grown <= most {
+		if grown = resident() - before; grown <= most {
 			break
 		}
 	}
 	if grown > most {
-		t.Errorf("%d kB more are resident", grown)
+		t.Errorf("%d bytes more are resident", grown)
 	}
 	if n, _ := w.Dead(); n != 0 {
 		t.Errorf("%d dead", n)
 	}
 	evict(t, w, r)
-}
-
-func residentKB(t *testing.T) int {
-	t.Helper()
-	runtime.GC()
-	b, err := os.ReadFile("/proc/self/statm")
-	noError(t, err)
-	fields := split(string(b))
-	n, err := strconv.Atoi(fields[1])
-	noError(t, err)
-	return n * int(pageSize) / 1024
 }
 
 // One entry on the dead list is one entry, however often its range changes.

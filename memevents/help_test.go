@@ -33,19 +33,6 @@ const (
 // testTimeout bounds what must happen soon but is not timed.
 const testTimeout = time.Minute
 
-// stress is how long tests of races run: IBCONDUIT_STRESS, or short.
-func stress(short time.Duration) time.Duration {
-	v := os.Getenv("IBCONDUIT_STRESS")
-	if v == "" {
-		return short
-	}
-	d, err := time.ParseDuration(v)
-	if err != nil {
-		panic(err)
-	}
-	return d
-}
-
 func newWatcher(t testing.TB, cfg WatcherConfig) *Watcher {
 	t.Helper()
 	w, err := NewWatcher(cfg)
@@ -142,8 +129,6 @@ func watchPage(t testing.TB, w *Watcher, p uintptr, need Classes) Ref {
 // long: tests that have a short form in the suite run their full one (IBCONDUIT_TEST_LONG=1).
 func long() bool { return os.Getenv("IBCONDUIT_TEST_LONG") == "1" }
 
-func split(s string) []string { return strings.Fields(s) }
-
 func indexOf(refs []Ref, r Ref) int { return slices.Index(refs, r) }
 
 func newRand(t *testing.T) *rand.Rand {
@@ -176,7 +161,7 @@ func tryHelper(t *testing.T, env []string, name string, args ...string) (string,
 	if long() {
 		limit = 5 * time.Minute
 	}
-	limit += stress(0)
+	limit += memtest.Stress(0)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], append([]string{"helper", name}, args...)...)

@@ -161,10 +161,11 @@ static void *(*next_dlopen)(const char *file, int flags);
 static void *defined[IBC_MEM_NATIVE][2];
 static struct ibc_mem_range program;     /* the executable in memory */
 
-static int inside(const struct dl_phdr_info *o, const void *p)
+/* Whether it lies in a part of the object that is loaded with these flags. */
+static int inside(const struct dl_phdr_info *o, const void *p, uint32_t flags)
 {
 	for (int i = 0; i < o->dlpi_phnum; i++)
-		if (o->dlpi_phdr[i].p_type == PT_LOAD &&
+		if (o->dlpi_phdr[i].p_type == PT_LOAD && (o->dlpi_phdr[i].p_flags & flags) == flags &&
 			(uintptr_t)p - o->dlpi_addr - o->dlpi_phdr[i].p_vaddr < o->dlpi_phdr[i].p_memsz)
 			return 1;
 	return 0;
@@ -175,7 +176,7 @@ static int inside(const struct dl_phdr_info *o, const void *p)
  * position-independent code takes). */
 static int usual(const struct dl_phdr_info *o, int event, const void *p)
 {
-	return p == defined[event][0] || p == defined[event][1] || p == ibc_mem_next[event] || inside(o, p) ||
+	return p == defined[event][0] || p == defined[event][1] || p == ibc_mem_next[event] || inside(o, p, 0) ||
 	       ((uintptr_t)p >= program.lo && (uintptr_t)p < program.hi);
 }
 
@@ -214,15 +215,6 @@ static void patch(struct walk *w, const struct dl_phdr_info *o, const char *name
 	}
 }
 
-static int writable(const struct dl_phdr_info *o, const void *p)
-{
-	for (int i = 0; i < o->dlpi_phnum; i++)
-		if (o->dlpi_phdr[i].p_type == PT_LOAD && (o->dlpi_phdr[i].p_flags & PF_W) &&
-			(uintptr_t)p - o->dlpi_addr - o->dlpi_phdr[i].p_vaddr < o->dlpi_phdr[i].p_memsz)
-			return 1;
-	return 0;
-}
-
 /* Tables of functions begin with the address of a call (SQLite's of system calls do). Such a word
  * is the program's own, and may hold anything by now: it is changed only where it holds the address
  * that the loader wrote, and never called. */
@@ -231,7 +223,7 @@ static void patch_pointer(struct walk *w, const struct dl_phdr_info *o, const ch
 	int event = event_of(name);
 	void *is;
 
-	if (event < 0 || (uintptr_t)slot % sizeof *slot || !writable(o, slot))
+	if (event < 0 || (uintptr_t)slot % sizeof *slot || !inside(o, slot, PF_W))
 		return;
 	is = __atomic_load_n(slot, __ATOMIC_SEQ_CST);
 	if (is && (is == defined[event][0] || is == defined[event][1] || is == ibc_mem_next[event]) &&

@@ -5,8 +5,6 @@ package memevents
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -32,14 +30,8 @@ func TestOtherInterposersKeepTheirCalls_16(t *testing.T) {
 }
 
 func TestJemalloc_16(t *testing.T) {
-	found, _ := filepath.Glob("/usr/lib/*/libjemalloc.so.2")
-	if len(found) == 0 && os.Getenv("IBCONDUIT_REQUIRE_JEMALLOC") == "1" {
-		t.Fatal("IBCONDUIT_REQUIRE_JEMALLOC=1, and there is no libjemalloc.so.2 (package libjemalloc2)")
-	}
-	if len(found) == 0 {
-		t.Skip("no libjemalloc.so.2; IBCONDUIT_REQUIRE_JEMALLOC=1 makes this an error")
-	}
-	for _, libs := range [][]string{{found[0]}, {"libmemevents.so", found[0]}} {
+	found := memtest.Jemalloc(t)
+	for _, libs := range [][]string{{found}, {"libmemevents.so", found}} {
 		runHelper(t, []string{preload(t, libs...), onlySymbols}, "once")
 		out := runHelper(t, []string{preload(t, libs...)}, "churn", artifact(t, "foreign.so"))
 		if strings.Contains(out, "monitor userfaultfd  on") && !strings.Contains(out, "libc-free        userfaultfd") {

@@ -90,7 +90,7 @@ var _ = helper("order", func(t testing.TB, args []string) error {
 	if err := check("after munmap"); err != nil || order != 0 {
 		return err
 	}
-	hits, err := race(w, newPages(raceRanges), stress(500*time.Millisecond))
+	hits, err := race(w, newPages(raceRanges), memtest.Stress(500*time.Millisecond))
 	if err == nil && hits == 0 {
 		err = errors.New("no hit: nothing was tested")
 	}
@@ -154,7 +154,7 @@ func TestMoreChangesThanWindowsCloseAll_08(t *testing.T) {
 // Registrars, users and unmappers race, in turns of which a hit that is stale is provably so.
 func TestRacingRegistrarsNeverKeepAStaleEntry(t *testing.T) {
 	w := newWatcher(t, WatcherConfig{MaxDeadBytes: -1})
-	hits, err := race(w, mapPages(t, raceRanges), stress(500*time.Millisecond))
+	hits, err := race(w, mapPages(t, raceRanges), memtest.Stress(500*time.Millisecond))
 	if err != nil || hits == 0 {
 		t.Errorf("%v; %d hits", err, hits)
 	}

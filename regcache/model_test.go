@@ -249,12 +249,12 @@ func (m *model) finish() {
 
 func TestModelOfCallsThroughTheLibc_24(t *testing.T) {
 	needCached(t, newCache(t, newFake()), Mapped)
-	newModel(t, Mapped, false).run(stressFor(t, 1500*time.Millisecond))
+	newModel(t, Mapped, false).run(memtest.Stress(1500 * time.Millisecond))
 }
 
 func TestModelOfRawCalls_24(t *testing.T) {
 	needCached(t, newCache(t, newFake()), Any)
-	newModel(t, Any, true).run(stressFor(t, 1500*time.Millisecond))
+	newModel(t, Any, true).run(memtest.Stress(1500 * time.Millisecond))
 }
 
 // script are choices that were written down; it ends with panic(endOfScript).

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -86,14 +85,7 @@ func TestInterposersOfOthersChangeNothing_16(t *testing.T) {
 		holdsEverywhere(t, self(t), []string{"LD_PRELOAD=" + library(t, "../memevents/testdata/counter.c")})
 	})
 	t.Run("jemalloc", func(t *testing.T) {
-		found, _ := filepath.Glob("/usr/lib/*/libjemalloc.so.2")
-		if len(found) == 0 && os.Getenv("IBCONDUIT_REQUIRE_JEMALLOC") == "1" {
-			t.Fatal("IBCONDUIT_REQUIRE_JEMALLOC=1, and there is no libjemalloc.so.2 (package libjemalloc2)")
-		}
-		if len(found) == 0 {
-			t.Skip("no libjemalloc.so.2; IBCONDUIT_REQUIRE_JEMALLOC=1 makes this an error")
-		}
-		holdsEverywhere(t, self(t), []string{"LD_PRELOAD=" + found[0]})
+		holdsEverywhere(t, self(t), []string{"LD_PRELOAD=" + memtest.Jemalloc(t)})
 	})
 	t.Run("libmemevents", func(t *testing.T) {
 		holdsEverywhere(t, self(t), []string{"LD_PRELOAD=" + memeventsLibrary(t)})

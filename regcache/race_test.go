@@ -3,10 +3,7 @@
 package regcache
 
 import (
-	"bytes"
 	"fmt"
-	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -14,18 +11,6 @@ import (
 
 	"github.com/ibconduit/conduit/internal/memtest"
 )
-
-// stressFor is how long tests of races run: some time, or IBCONDUIT_STRESS.
-func stressFor(t testing.TB, short time.Duration) time.Duration {
-	t.Helper()
-	v := os.Getenv("IBCONDUIT_STRESS")
-	if v == "" {
-		return short
-	}
-	d, err := time.ParseDuration(v)
-	noError(t, err)
-	return d
-}
 
 func TestChangeDuringRegistrationIsNotCached_08(t *testing.T) {
 	f := newFake()
@@ -90,11 +75,11 @@ func TestUnmappingAloneCostsNothing_12(t *testing.T) {
 	// What the cycles leave behind is left each time; what the runtime or the race detector takes,
 	// once
 	for range 5 {
-		before := resident(t)
+		before := must(memtest.Resident())(t)
 		for range 40000 {
 			cycle()
 		}
-		if grown = resident(t) - before; grown <= most {
+		if grown = must(memtest.Resident())(t) - before; grown <= most {
 			break
 		}
 	}
@@ -104,15 +89,6 @@ func TestUnmappingAloneCostsNothing_12(t *testing.T) {
 	if s := c.Stats(); s.Dead != 1 {
 		t.Errorf("%d dead, want the one there was", s.Dead)
 	}
-}
-
-func resident(t testing.TB) int64 {
-	t.Helper()
-	text, err := os.ReadFile("/proc/self/statm")
-	noError(t, err)
-	pages, err := strconv.ParseInt(string(bytes.Fields(text)[1]), 10, 64)
-	noError(t, err)
-	return pages * int64(page)
 }
 
 func TestDeadMemoryIsDeregisteredWithoutACall_12(t *testing.T) {
@@ -141,7 +117,7 @@ func TestTheGateHoldsBackLookups_14(t *testing.T) {
 			memtest.SetReaderDelay(delay)
 			defer memtest.SetReaderDelay(0)
 			rounds := 0
-			for end := time.Now().Add(stressFor(t, 500*time.Millisecond)); time.Now().Before(end); rounds++ {
+			for end := time.Now().Add(memtest.Stress(500 * time.Millisecond)); time.Now().Before(end); rounds++ {
 				getPut(t, c, p, 8, LocalWrite)
 				unix.RawSyscall(unix.SYS_MUNMAP, p, page, 0)
 				remap(t, p, p+page)

@@ -262,7 +262,7 @@ func TestDeviceFramesAreRightAtEachHit_24(t *testing.T) {
 		s := c.Stats()
 		return s.Hits > 0 && s.Invalidated > 0
 	}
-	threads(t, stressFor(t, 2*time.Second), enough, func(lo uintptr, pages int, turn *atomic.Uint64) {
+	threads(t, memtest.Stress(2*time.Second), enough, func(lo uintptr, pages int, turn *atomic.Uint64) {
 		before := turn.Load()
 		r, err := c.Get(ptr(lo), uint64(pages)*uint64(page), LocalWrite)
 		switch {

@@ -82,7 +82,7 @@ func TestEightGoroutinesAndFourCThreads_24(t *testing.T) {
 		s := c.Stats()
 		return checked.Load() > 0 && s.Hits > 0 && s.Invalidated > 0
 	}
-	threads(t, stressFor(t, time.Second), enough, func(lo uintptr, pages int, turn *atomic.Uint64) {
+	threads(t, memtest.Stress(time.Second), enough, func(lo uintptr, pages int, turn *atomic.Uint64) {
 		n := uint64(pages) * uint64(page)
 		before := turn.Load()
 		r, err := c.Get(ptr(lo), n, LocalWrite)

@@ -5,8 +5,11 @@ package memtest
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -75,6 +78,45 @@ func VMFlags(p uintptr) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("no mapping at %#x", p)
+}
+
+// Resident is how many bytes of this process have memory (proc_pid_statm(5)).
+func Resident() (int64, error) {
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0, err
+	}
+	var size, pages int64
+	_, err = fmt.Sscan(string(text), &size, &pages)
+	return pages * int64(os.Getpagesize()), err
+}
+
+// ---- how tests run ----
+
+// Stress is how long tests of races run: IBCONDUIT_STRESS, or short.
+func Stress(short time.Duration) time.Duration {
+	v := os.Getenv("IBCONDUIT_STRESS")
+	if v == "" {
+		return short
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil {
+		panic(err)
+	}
+	return d
+}
+
+// Jemalloc is the file of that allocator. It skips where there is none and need not be.
+func Jemalloc(t testing.TB) string {
+	t.Helper()
+	found, _ := filepath.Glob("/usr/lib/*/libjemalloc.so.2")
+	if len(found) == 0 && os.Getenv("IBCONDUIT_REQUIRE_JEMALLOC") == "1" {
+		t.Fatal("IBCONDUIT_REQUIRE_JEMALLOC=1, and there is no libjemalloc.so.2 (package libjemalloc2)")
+	}
+	if len(found) == 0 {
+		t.Skip("no libjemalloc.so.2; IBCONDUIT_REQUIRE_JEMALLOC=1 makes this an error")
+	}
+	return found[0]
 }
 
 // ---- addresses for tests only ----

@@ -251,7 +251,7 @@ type Claim struct {
 }
 
 // NewRegion adds memory to a pool. pinned: a device has it, so it is never given back. most is
-// called for each run: how many bytes of the pool may have memory; nil: any number.
+// called for each run: how many bytes of the pool may have memory.
 func (s *Pool) NewRegion(mem []byte, pinned bool, most func() uint64) *Region {
 	a := &area{mem: mem[:uint64(len(mem))&^(Size-1)], pinned: pinned, shared: true}
 	if !pinned {
@@ -307,12 +307,7 @@ func (r *Region) Give(off uint64, n int) {
 
 // serve takes runs for those that wait, the first first.
 func (r *Region) serve() {
-	var most uint64
-	if r.most != nil {
-		most = r.most()
-	} else {
-		most = ^uint64(0)
-	}
+	most := r.most()
 	for {
 		r.s.mu.Lock()
 		c := r.waiting.First()

@@ -19,6 +19,8 @@ var steps = flag.Int("steps", 20000, "steps of the random tests")
 // all is for a pool that may have any memory.
 const all = math.MaxUint64
 
+func unbounded() uint64 { return ^uint64(0) }
+
 // resident is how many bytes of the mappings that b lies in have memory, as /proc/self/smaps says.
 func resident(t *testing.T, b []byte) (n uint64) {
 	t.Helper()
@@ -140,7 +142,7 @@ func TestWarmPagesGiveWay(t *testing.T) {
 func TestARegionsHolesHaveNoMemory(t *testing.T) {
 	s := pool(t)
 	mem, memory := fileOf(t, 4<<20)
-	r := s.NewRegion(mem, false, nil)
+	r := s.NewRegion(mem, false, unbounded)
 	var offs []uint64
 	r.Take([]int{1 << 20, 5000}, func(o []uint64) { offs = o })
 	if len(offs) != 2 || offs[1]%Size != 0 {
@@ -160,10 +162,10 @@ func TestARegionsHolesHaveNoMemory(t *testing.T) {
 
 func TestPinnedMemoryStays(t *testing.T) {
 	s, mem := pool(t), file(t, 1<<20)
-	other := s.NewRegion(file(t, 1<<20), false, nil)
+	other := s.NewRegion(file(t, 1<<20), false, unbounded)
 	other.Take([]int{1 << 20}, func([]uint64) {})
 	other.Give(0, 1<<20)
-	r := s.NewRegion(mem, true, nil)
+	r := s.NewRegion(mem, true, unbounded)
 	var at []uint64
 	r.Take([]int{1 << 20}, func(o []uint64) { at = o })
 	mem[5] = 7
@@ -178,7 +180,7 @@ func TestPinnedMemoryStays(t *testing.T) {
 
 func TestRunsOfAClaimComeTogether(t *testing.T) {
 	s := pool(t)
-	r := s.NewRegion(file(t, 8*int(Size)), false, nil)
+	r := s.NewRegion(file(t, 8*int(Size)), false, unbounded)
 	page := int(Size)
 	var got [][]uint64
 	claim := func(sizes ...int) *Claim {
