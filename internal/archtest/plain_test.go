@@ -32,7 +32,6 @@ var (
 var (
 	oddYet = map[string]int{
 		".": 82, "cache": 105,
-
 		"hack/rdmatests": 3, "hack/softroce": 8, "hack/softroce/cmd/vm": 8,
 		"hack/softroce/internal/qemu": 2, "hack/softroce/internal/wire": 3, "hack/softverbs/device": 40,
 		"hack/twohosts": 2, "internal/bench": 31, "internal/fabric/sim": 30, "internal/fencecheck": 30,
