@@ -62,8 +62,8 @@ func (o WCOpcode) String() string {
 }
 
 // WCStatus is the outcome of a work request (IBTA 1.4 vol. 1 §10.10.3, §11.6.2). It is an error
-// value, so errors.Is(err, verbs.StatusRemoteAccess) works. Statuses of reliable datagrams and of tag
-// matching, which this package does not offer, have no name.
+// value, so errors.Is(err, verbs.StatusRemoteAccess) works. Statuses of reliable datagrams and of
+// tag matching, which this package does not offer, have no name.
 type WCStatus uint32
 
 const (
