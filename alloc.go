@@ -24,7 +24,7 @@ func pointer[T any](h *heaps, p heap.Ptr) Ptr[T] {
 // Alloc takes memory for n elements of this rank's part of the shared heaps. Every rank may use and
 // free it. Of 0 elements it is null. It sends no message, unless the local heap grows beyond the
 // limit that the rank knows: one call to rank 0. Errors: a *NoMemoryError, after which nothing has
-// changed; a *SizeError; a *PeerDownError of rank 0; that of ctx; ErrNoHeap.
+// changed; a *SizeError; a *PeerDownError of rank 0; ctx's; ErrNoHeap.
 func Alloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 	const op = "alloc"
 	h, err := heapOf(j, op)
@@ -42,9 +42,10 @@ func Alloc[T any](ctx context.Context, j *Job, n int) (Ptr[T], error) {
 
 // GlobalAlloc takes memory for count blocks of n elements, dealt out to the ranks in turn: the same
 // offsets at all ranks, room for ceil(count/ranks) blocks at each. The pointer is to block 0, at
-// rank 0; [Ptr.On] has those of other ranks. One rank calls it and gets the result; whoever it
-// tells may use the memory, at any rank, and free it. A single block takes memory of rank 0 only.
-// One call to rank 0; where memory is short rank 0 asks all ranks first. Errors are those of Alloc.
+// rank 0; [Ptr.On] has the blocks of other ranks. One rank calls it and gets the result; any rank
+// that it passes it to may use the memory, at any rank, and free it. A single block takes memory of
+// rank 0 only. One call to rank 0; where memory is short rank 0 collects it from all ranks first.
+// Errors are those of Alloc.
 func GlobalAlloc[T any](ctx context.Context, j *Job, count, n int) (Ptr[T], error) {
 	return allocBlocks[T](ctx, j, "global alloc", (*heap.Heap).GlobalAlloc, count, n)
 }
@@ -58,7 +59,8 @@ func AllAlloc[T any](ctx context.Context, j *Job, count, n int) (Ptr[T], error) 
 	return p, withLost(lost, err)
 }
 
-func allocBlocks[T any](ctx context.Context, j *Job, op string, take func(*heap.Heap, context.Context, uint64, uint64, uint64) (heap.Ptr, error), count, n int) (Ptr[T], error) {
+func allocBlocks[T any](ctx context.Context, j *Job, op string,
+	take func(*heap.Heap, context.Context, uint64, uint64, uint64) (heap.Ptr, error), count, n int) (Ptr[T], error) {
 	h, err := heapOf(j, op)
 	if err != nil {
 		return Ptr[T]{}, err
@@ -77,8 +79,8 @@ func allocBlocks[T any](ctx context.Context, j *Job, op string, take func(*heap.
 
 // Free gives back what Alloc, GlobalAlloc or AllAlloc returned, and waits until its owner has done
 // so. One rank frees a block, any one. Null is nothing. A block of another rank takes one call.
-// Errors: a *FreeError, after which nothing has changed; a *PeerDownError of the owner; that of
-// ctx.
+// Errors: a *FreeError, after which nothing has changed; a *PeerDownError of the owner;
+// ctx's.
 func Free[T any](ctx context.Context, j *Job, p Ptr[T]) error {
 	return withLost(freeBy(ctx, j, "free", false, (*heap.Heap).Free, p))
 }
@@ -96,9 +98,10 @@ func AllFree[T any](ctx context.Context, j *Job, p Ptr[T]) error {
 	return withLost(freeBy(ctx, j, "all free", true, (*heap.Heap).AllFree, p))
 }
 
-// freeBy frees a block. All: the other ranks wait for this one. Lost is the error of what was
-// released before; the block may be free all the same.
-func freeBy[T any](ctx context.Context, j *Job, op string, all bool, free func(*heap.Heap, context.Context, heap.Ptr) error, p Ptr[T]) (lost, err error) {
+// freeBy frees a block. All: the other ranks wait for this one. Lost is the error of the
+// release before; the block may be free all the same.
+func freeBy[T any](ctx context.Context, j *Job, op string, all bool,
+	free func(*heap.Heap, context.Context, heap.Ptr) error, p Ptr[T]) (lost, err error) {
 	h, err := heapOf(j, op)
 	if err != nil {
 		return nil, err
@@ -154,7 +157,7 @@ func SymmetricFree[T any](ctx context.Context, j *Job, p Ptr[T]) error {
 	if p.Rank() != j.rank {
 		return fmt.Errorf("conduit: %s: %v is not of this rank, %d: each rank frees its own", op, p, j.rank)
 	}
-	// An offset in front of the heap wraps round, and so lies outside; none is that of no block.
+	// An offset in front of the heap wraps round, and so lies outside; none is a place of no block.
 	err = inSegment(s.Free(ctx, min(p.Offset()-j.heaps.Static, heap.NoBlock-1)), j.heaps.Static)
 	if e := (*FreeError)(nil); errors.As(err, &e) {
 		e.Ptr = heap.At(p.Rank(), p.Offset())

@@ -23,11 +23,11 @@ func Block(k int) Distribution { return arrays.Block(k) }
 // IndexError says that elements are not of an array.
 type IndexError = arrays.IndexError
 
-// Array is a shared array whose elements lie on all ranks of a job: element i is of the same rank
+// Array is a shared array with elements on all ranks of a job: element i is of the same rank
 // everywhere. Any rank gets and puts any element through a worker of its own; what lies here is
 // memory. Any number of goroutines may use an Array, until one closes it.
 //
-// Its methods are those of [arrays.Array]. What and where it is:
+// Its methods are the ones of [arrays.Array]. Its place and size:
 //
 //	Len() int                            // elements; 0 once the array is closed
 //	BlockLen() int                       // elements of a block: Len where the array is Indefinite
@@ -43,9 +43,9 @@ type IndexError = arrays.IndexError
 //
 // Transfers through a worker w, which return when they are complete, in one chain. A slice is one
 // request for each rank while its blocks are small, else elements are one each. Errors: an
-// *IndexError, before anything is transferred; else those of [GetSlice] and [PutSlice], after which
-// some may have been. A stride may be negative, or 0; where an index stands twice either value may
-// stay:
+// *IndexError, before anything is transferred; else errors of [GetSlice] and [PutSlice], after
+// which some may have been. A stride may be negative, or 0; where an index stands twice either
+// value may stay:
 //
 //	GetSlice(w, dst []T, i int) error    // elements from i on
 //	PutSlice(w, i int, src []T) error
@@ -64,8 +64,8 @@ type Array[T any] = arrays.Array[T]
 
 // NewArray makes an array of n elements. All ranks call it together with the same arguments, and
 // all get it, or the same error; it may be used at once. Its memory is of the shared heaps: it
-// takes as much at each rank as the rank with most elements has, but that of rank 0 only takes none
-// of other ranks. It is not cleared. One all-gather and one broadcast. Errors: those of Alloc; a
+// takes as much at each rank as the rank with most elements has, but an array of rank 0 only takes
+// none of other ranks. It is not cleared. One all-gather and one broadcast. Errors: as Alloc; a
 // *MismatchError. A rank whose caches have writes that were not sent has that error beside the
 // array: see [Job.Barrier].
 func NewArray[T any](ctx context.Context, j *Job, n int, how Distribution) (a *Array[T], err error) {
@@ -76,7 +76,7 @@ func NewArray[T any](ctx context.Context, j *Job, n int, how Distribution) (a *A
 	return a, withLost(lost, err)
 }
 
-// Transfers makes a worker what the transfers of an [Array] go through.
+// Transfers makes a worker the way of the transfers of an [Array].
 func (w *Worker) Transfers() *arrays.Transfers {
 	if w.transfers == nil {
 		w.transfers = arrays.NewTransfers(arrayJob{w.job}, arrayWorker{w}, w.job.networks.copyMax)
@@ -85,7 +85,7 @@ func (w *Worker) Transfers() *arrays.Transfers {
 }
 
 // GetIndexed reads the element p.Add(offs[k]) into dst[k] for all k, in one chain, and returns when
-// they are there. Errors are those of GetSlice; then some may have been read.
+// they are there. Errors are GetSlice's; then some may have been read.
 func GetIndexed[T any](w *Worker, dst []T, p Ptr[T], offs []int) error {
 	return arrays.GetIndexed(w.Transfers(), dst, p, offs)
 }
@@ -98,8 +98,8 @@ func PutIndexed[T any](w *Worker, p Ptr[T], offs []int, src []T) error {
 }
 
 // GetStrided reads runs of run elements that begin at p, p.Add(stride), p.Add(2*stride), ... into
-// dst, whose length is a multiple of run, in one chain, and returns when they are there: a
-// rectangle of a matrix, with run the width of one and stride that of the other; a column with
+// dst, of a length that is a multiple of run, in one chain, and returns when they are there: a
+// rectangle of a matrix, with run the width of one and stride the width of the other; a column with
 // run 1.
 func GetStrided[T any](w *Worker, dst []T, p Ptr[T], run, stride int) error {
 	return arrays.GetStrided(w.Transfers(), dst, p, run, stride)
@@ -122,7 +122,7 @@ var DefaultShared = NewSharedTable()
 // NewSharedTable returns an empty table.
 func NewSharedTable() *SharedTable { return &SharedTable{arrays.NewTable()} }
 
-// SharedArray is a shared array of n elements in every job of its table. Of has that of a job.
+// SharedArray is a shared array of n elements in every job of its table. Of has the array of a job.
 type SharedArray[T any] struct {
 	table *SharedTable
 	entry *arrays.Static

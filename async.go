@@ -18,7 +18,7 @@ type Pending struct {
 	h    fabric.Handle
 	err  error
 	old  uint64 // an atomic's result, once collected
-	word bool   // it is one, which acquires
+	word bool   // it is one
 }
 
 // Wait blocks until the operation is complete. When ctx ends first the
@@ -46,9 +46,6 @@ func (p *Pending) wait(ctx context.Context) error {
 
 func (p *Pending) end(old uint64, err error) {
 	p.h, p.old, p.err = fabric.Done, old, inRegion(err, p.w.begin)
-	if p.word && err == nil {
-		p.w.fences.acquire()
-	}
 }
 
 // Test makes progress and reports whether the operation is complete.

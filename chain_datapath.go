@@ -26,7 +26,8 @@ type chain struct {
 	lost   error      // the first of posting for a wait
 }
 
-// chainLane collects puts, gets and atomics for a lane, and waits for those.
+// chainLane collects puts, gets and atomics for a lane while a chain is in progress, and waits for
+// those. In a job with a cache it stays below that.
 type chainLane struct {
 	fabric.Lane
 	chain *chain
@@ -69,6 +70,9 @@ func (c *chain) post() error {
 
 // Put collects a put. The worker's scratch buffer is the next operation's too.
 func (l *chainLane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+	if !l.chain.w.inChain {
+		return l.Lane.Put(peer, off, src, f)
+	}
 	if err := l.begin(peer, f); err != nil {
 		return fabric.Done, err
 	}
@@ -89,6 +93,9 @@ func (l *chainLane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric
 
 // Get collects a get.
 func (l *chainLane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Handle, error) {
+	if !l.chain.w.inChain {
+		return l.Lane.Get(peer, off, dst, f)
+	}
 	if err := l.begin(peer, f); err != nil {
 		return fabric.Done, err
 	}
@@ -103,6 +110,9 @@ func (l *chainLane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabric
 
 // Atomic collects an atomic.
 func (l *chainLane) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
+	if !l.chain.w.inChain {
+		return l.Lane.Atomic(peer, off, a, f)
+	}
 	if err := l.begin(peer, f); err != nil {
 		return 0, fabric.Done, err
 	}
@@ -159,7 +169,7 @@ func (l *chainLane) added(f fabric.Flag) fabric.Handle {
 func (l *chainLane) tag(i uint32) fabric.Handle {
 	h := uint64(l.chain.ops[i].generation)<<32 | uint64(i+1)
 	l.batch.Tag(fabric.Tag(h))
-	return fabric.Handle(h)
+	return fabric.Handle(h) | fabric.MarkChain
 }
 
 // take returns the number of a new operation.
@@ -207,6 +217,7 @@ func (c *chain) harvest() {
 // find returns the operation of a handle, and makes sure that it is posted.
 func (l *chainLane) find(h fabric.Handle) (uint32, *chainOp, error) {
 	c := l.chain
+	h &^= fabric.MarkChain
 	i := uint32(h) - 1
 	if uint64(i) >= uint64(len(c.ops)) || c.ops[i].generation != uint32(h>>32) || c.ops[i].abandoned {
 		return 0, nil, fmt.Errorf("conduit: no operation of a chain has the handle %#x", uint64(h))
@@ -220,6 +231,9 @@ func (l *chainLane) find(h fabric.Handle) (uint32, *chainOp, error) {
 
 // Wait waits for an operation of a chain.
 func (l *chainLane) Wait(ctx context.Context, h fabric.Handle) (uint64, error) {
+	if h&fabric.MarkChain == 0 {
+		return l.Lane.Wait(ctx, h)
+	}
 	i, o, err := l.find(h)
 	if err != nil {
 		return 0, err
@@ -235,6 +249,9 @@ func (l *chainLane) Wait(ctx context.Context, h fabric.Handle) (uint64, error) {
 
 // Test looks for one.
 func (l *chainLane) Test(h fabric.Handle) (uint64, bool, error) {
+	if h&fabric.MarkChain == 0 {
+		return l.Lane.Test(h)
+	}
 	i, o, err := l.find(h)
 	if err != nil {
 		return 0, false, err
@@ -261,7 +278,9 @@ func (c *chain) collect(i uint32) (uint64, error) {
 
 // Abandon leaves an operation to itself.
 func (l *chainLane) Abandon(h fabric.Handle) {
-	if i, o, err := l.find(h); err == nil {
+	if h&fabric.MarkChain == 0 {
+		l.Lane.Abandon(h)
+	} else if i, o, err := l.find(h); err == nil {
 		if o.abandoned = true; o.done {
 			l.chain.release(i)
 		}
@@ -286,13 +305,9 @@ func (w *Worker) Chain(fn func() error) (err error) {
 			w.chain.lanes[i] = chainLane{Lane: l, chain: w.chain}
 		}
 	}
-	w.inChain = true
-	for i := range w.chain.lanes {
-		w.byNet[i] = &w.chain.lanes[i]
-	}
+	w.chain.place(true)
 	defer func() {
-		w.inChain = false
-		copy(w.byNet[:], w.lanes)
+		w.chain.place(false)
 		if w.peers == nil {
 			return // closed in the midst
 		}
@@ -303,6 +318,23 @@ func (w *Worker) Chain(fn func() error) (err error) {
 		c.lost = nil
 	}()
 	return fn()
+}
+
+// place puts the chain's lanes above those of the networks, or takes them out. Below a cache, which
+// lets all pass meanwhile, they stay, for operations that are waited for later.
+func (c *chain) place(begin bool) {
+	w := c.w
+	w.inChain = begin
+	for i := range w.lanes {
+		switch {
+		case w.kept.lanes != nil:
+			w.kept.lanes[i].Lane, w.kept.lanes[i].Passed = &c.lanes[i], begin
+		case begin:
+			w.byNet[i] = &c.lanes[i]
+		default:
+			w.byNet[i] = w.lanes[i]
+		}
+	}
 }
 
 // postOpen posts what a chain in progress has collected, if there is one.

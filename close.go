@@ -56,10 +56,10 @@ func (j *Job) Close() error {
 	return j.closeErr
 }
 
-// leave is what MPI_Finalize does: this rank's messages end, all ranks meet, requests are refused
-// and those that were sent meanwhile end, all meet again, and what has arrived is handled. Only
-// behind the second meeting is no request on its way. unhandled is what arrived and was not handled
-// in time.
+// leave is what MPI_Finalize does: this rank's messages end, all ranks enter a barrier, requests
+// are refused and those that were sent meanwhile end, all meet again, and what has arrived is
+// handled. Only behind the second barrier is no request on its way. unhandled is what arrived and
+// was not handled in time.
 func (j *Job) leave() (err, unhandled error) {
 	ctx, cancel := context.WithTimeout(j.life, j.cfg.CloseTimeout)
 	defer cancel()
@@ -68,14 +68,14 @@ func (j *Job) leave() (err, unhandled error) {
 		s.busy, err = s.await(ctx, (*am.Endpoint).Quiesce)
 		return nil, err
 	})
-	d := j.meet(ctx, "called Close")
+	d := j.meetOthers(ctx, "called Close")
 	if d == nil && len(j.messages.all)+len(j.library.all) > 0 {
 		late, e := j.eachKind(ctx, j.cfg.CloseTimeout/4, (*endpoints).endRequests)
 		if broken == nil { // an endpoint that is of no use any more says so each time
 			broken = e
 		}
 		err = errors.Join(late...)
-		d = j.meet(ctx, "ended what it had begun before Close")
+		d = j.meetOthers(ctx, "ended what it had begun before Close")
 	}
 	rest, e := j.eachKind(ctx, j.cfg.CloseTimeout, func(s *endpoints, ctx context.Context) ([]error, error) {
 		return s.await(ctx, (*am.Endpoint).Drain)
@@ -102,7 +102,8 @@ func (j *Job) leave() (err, unhandled error) {
 // eachKind is a step of leave for the program's messages, and then for the library's: what answers
 // the program's may need these. Together they take no longer than ctx and the limit: a rank with a
 // call that gets no reply, or a handler that does not end, meets the others nevertheless.
-func (j *Job) eachKind(ctx context.Context, limit time.Duration, step func(*endpoints, context.Context) (busy []error, err error)) (busy []error, err error) {
+func (j *Job) eachKind(ctx context.Context, limit time.Duration,
+	step func(*endpoints, context.Context) (busy []error, err error)) (busy []error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	busy, err = step(&j.messages, ctx)
@@ -114,8 +115,8 @@ func (j *Job) eachKind(ctx context.Context, limit time.Duration, step func(*endp
 // it: the others should learn of the dead rank first, not of this one.
 const deathReport = time.Second
 
-// departure is how a rank leaves that has not met the others.
-type departure struct {
+// earlyEnd is how a rank leaves that has not met the others.
+type earlyEnd struct {
 	err    error           // of Close
 	reason error           // for the others; nil where they have it
 	report <-chan struct{} // the bootstrap's report that has to come first,
@@ -123,7 +124,7 @@ type departure struct {
 	death  error           // the error of Close where it does
 }
 
-func (d *departure) await(ctx context.Context) error {
+func (d *earlyEnd) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, d.within)
 	defer cancel()
 	select {
@@ -139,10 +140,10 @@ func (d *departure) await(ctx context.Context) error {
 	}
 }
 
-// meet waits until every rank has come here, and returns nil if all have. It is the bootstrap's
-// barrier, which needs no queue pair. A death ends it. done is what an error says that the others
-// have not.
-func (j *Job) meet(ctx context.Context, done string) *departure {
+// meetOthers waits until every rank has come here, and returns nil if all have. It is the
+// bootstrap's barrier, which needs no queue pair. A death ends it. done is what an error says that
+// the others have not.
+func (j *Job) meetOthers(ctx context.Context, done string) *earlyEnd {
 	if j.size == 1 {
 		return nil
 	}
@@ -162,22 +163,24 @@ func (j *Job) meet(ctx context.Context, done string) *departure {
 	death := j.members.first("close")
 	switch {
 	case j.life.Err() != nil:
-		return &departure{err: fmt.Errorf("conduit: close: %w", errCancelled(j.life)), reason: err}
+		return &earlyEnd{err: fmt.Errorf("conduit: close: %w", errCancelled(j.life)), reason: err}
 	case late && errors.Is(err, errTurn):
-		return &departure{err: fmt.Errorf("conduit: close: %w, for %v (Config.CloseTimeout)", err, j.cfg.CloseTimeout), reason: err}
+		return &earlyEnd{err: fmt.Errorf("conduit: close: %w, for %v (Config.CloseTimeout)", err, j.cfg.CloseTimeout),
+			reason: err}
 	case late: // also if a rank is dead since: it may have left because this one gave up
 		reason := fmt.Errorf("not every rank has %s within %v (Config.CloseTimeout)", done, j.cfg.CloseTimeout)
-		return &departure{err: fmt.Errorf("conduit: close: %w: %w", err, reason), reason: reason}
+		return &earlyEnd{err: fmt.Errorf("conduit: close: %w: %w", err, reason), reason: reason}
 	case errors.Is(death, io.EOF): // the end of a process, which its launcher sees
-		return &departure{reason: death, report: j.members.firstReported, within: deathReport}
+		return &earlyEnd{reason: death, report: j.members.firstReported, within: deathReport}
 	case death != nil:
-		return &departure{reason: death, report: j.members.firstReported, within: deathReport, death: fmt.Errorf("conduit: %w", death)}
+		return &earlyEnd{reason: death, report: j.members.firstReported, within: deathReport,
+			death: fmt.Errorf("conduit: %w", death)}
 	case other && j.rank == 0: // through which the others learn of it
-		return &departure{reason: err, report: j.members.anyReported, within: 2 * deathReport}
+		return &earlyEnd{reason: err, report: j.members.anyReported, within: 2 * deathReport}
 	case other: // it died, gave up, or left because of a death; rank 0 passes on which
-		return &departure{}
+		return &earlyEnd{}
 	}
-	return &departure{err: err, reason: err}
+	return &earlyEnd{err: err, reason: err}
 }
 
 // release gives everything back, in whatever state Join or Close left it. busy says what of the

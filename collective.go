@@ -22,10 +22,11 @@ type Collectives struct {
 
 // coll is the part of the teams' configuration that their memory follows from.
 func (c *Config) coll() coll.Config {
-	return coll.Config{Slots: c.Teams, WindowBytes: c.Collectives.WindowBytes, Short: c.Collectives.Short, Long: c.Collectives.Long}
+	return coll.Config{Slots: c.Teams, WindowBytes: c.Collectives.WindowBytes, Short: c.Collectives.Short,
+		Long: c.Collectives.Long}
 }
 
-// collConfig is that of the teams.
+// collConfig is the configuration of the teams.
 func collConfig(j *Job) coll.Config {
 	c := j.cfg.coll()
 	c.Learned = j.learned
@@ -41,15 +42,15 @@ func collConfig(j *Job) coll.Config {
 	return c
 }
 
-// collNeeds are those of package coll.
+// collNeeds are the needs of package coll.
 func collNeeds(c *Config) needs {
 	region := func(ranks int) (env.Spec, error) { return coll.Spec(ranks, c.coll()) }
 	return needs{sized: []func(int) (env.Spec, error){region}, lanes: 1}
 }
 
 // Team is the team of all ranks, with which Barrier, Broadcast and AllGather work. Its Split makes
-// others, its Shrink one without the dead ranks when it is broken. Its errors are those of package
-// coll.
+// others, its Shrink one without the dead ranks when it is broken. Its errors are package
+// coll's.
 func (j *Job) Team() *coll.Team { return j.coll.All() }
 
 // Barrier blocks until every rank has called it. It does not complete a worker's implicit
@@ -85,7 +86,7 @@ func (j *Job) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	return all, withLost(lost, j.collective(err))
 }
 
-// withLost joins the error of writes that were not sent, and that of a collective operation.
+// withLost joins the error of writes that were not sent, and the error of a collective operation.
 func withLost(lost, err error) error {
 	if lost == nil {
 		return err
@@ -137,7 +138,8 @@ func AllGatherValue[T any](ctx context.Context, j *Job, v T) ([]T, error) {
 	all := make([]T, j.size)
 	for r, b := range blobs {
 		if len(b) != int(unsafe.Sizeof(v)) {
-			return nil, errors.Join(err, fmt.Errorf("conduit: all-gather: rank %d gave %d bytes where this rank gave %d", r, len(b), unsafe.Sizeof(v)))
+			return nil, errors.Join(err, fmt.Errorf("conduit: all-gather: rank %d gave %d bytes where this rank gave %d", r,
+				len(b), unsafe.Sizeof(v)))
 		}
 		copy(bytesOf(all[r:r+1]), b)
 	}

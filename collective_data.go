@@ -22,7 +22,7 @@ func AllReduceValue[T any](ctx context.Context, j *Job, v T, op func(dst, src []
 // coll.AllReduce on the team of all ranks. The other operations on data are used as it is, on
 // Job.Team(): coll.Reduce, Scan, ExScan, AllGather, Scatter, Gather, those with counts
 // (coll.AllToAllV), and those that are started (coll.StartAllReduce). They do not mind
-// writes that were not sent, see "Fences and parts".
+// writes that were not sent, see "Fences".
 func AllReduce[T any](ctx context.Context, j *Job, buf []T, op func(dst, src []T)) error {
 	if !pointerFree[T]() {
 		return typeError[T]()

@@ -72,10 +72,10 @@ type Config struct {
 	// ZeroCopyMin is from how many bytes on a put or get over verbs moves the program's own memory,
 	// what lies outside the segment, without a copy: it is registered, and the registration is kept
 	// while nothing changes the memory. Shorter ones are copied through buffers that are registered
-	// for good. In bytes, from 1 up (what is copied for other reasons, 2 KiB and less, stays so); -1:
+	// for good. In bytes, from 1 up (copies for other reasons, of 2 KiB and less, stay); -1:
 	// never. Default: IBCONDUIT_ZEROCOPY_MIN (bytes, with a suffix K, M, G, T, or "never"), else a
 	// measured crossover, which is larger where registrations cannot be kept. Job.Registrations says
-	// what is done.
+	// which holds.
 	ZeroCopyMin int64
 	// BufferOrigin says where that memory comes from. The zero value, regcache.Any, is never wrong;
 	// other values let registrations be kept where userfaultfd is forbidden, some (regcache.GoHeap,
@@ -85,7 +85,7 @@ type Config struct {
 
 	// Handlers are the active messages of the job, the same on all ranks; Join checks it. They may run
 	// as soon as all ranks are together, which may be before Join has returned here. Default:
-	// am.Default, which am.Handle fills. A job whose table is empty when it is joined has no messages,
+	// am.Default, which am.Handle fills. A job with an empty table when it is joined has no messages,
 	// and makes nothing for them. With several ranks in one process (RunLocal) a handler learns from
 	// Call.Endpoint().Rank() where it runs.
 	Handlers *am.Table
@@ -116,7 +116,7 @@ type Config struct {
 	// MaxConnections is above how many connections to other ranks a message endpoint closes idle ones
 	// over verbs, those that were not used for longest first; the next message opens them again, and
 	// Keepalive does not try them meanwhile. It is exceeded while all are in use. It is also how many
-	// connections a worker keeps beside those of EagerPeers: for one more it closes the one not used
+	// connections a worker keeps beside EagerPeers': for one more it closes the one not used
 	// for longest, and waits until nothing is in flight on it. Negative: no limit. Range to 1048576.
 	// Default: IBCONDUIT_MAX_CONNECTIONS, else 512 of a worker and no limit of an endpoint.
 	MaxConnections int
@@ -126,13 +126,13 @@ type Config struct {
 	ConnectAll bool
 	// Latency has the job measure how long puts, gets, atomics and flushes take (Latencies), some
 	// 100 ns each. Memory of other ranks that is mapped here is then reached through a lane, not by
-	// loads and stores, or nothing would be measured there. What is not: operations of a chain, a
+	// loads and stores, or nothing would be measured there. Not measured: operations of a chain, a
 	// batch or a cache, and those that only Flush waits for. It may differ between ranks. Default:
 	// IBCONDUIT_LATENCY (1 or 0), else false.
 	Latency bool
 
 	// Cache has each worker keep data of other ranks between acquire and release (package cache): puts
-	// then complete with Worker.Flush only, and what is read may be as old as the last acquire. Begin,
+	// then complete with Worker.Flush only, and gets may be as old as the last acquire. Begin,
 	// Size and Region must be unset: Join fills them in. It may differ between ranks. Default (nil):
 	// IBCONDUIT_CACHE, else no cache.
 	Cache *cache.Config
@@ -218,7 +218,7 @@ func (e *ConfigError) Error() string {
 	return fmt.Sprintf("conduit: %s is %s, want %s", e.Field, e.Value, e.Want)
 }
 
-// withDefaults validates the configuration and fills in what is zero.
+// withDefaults validates the configuration and fills in zeros.
 func (c Config) withDefaults() (Config, error) {
 	if c.Getenv == nil {
 		c.Getenv = os.LookupEnv
@@ -329,14 +329,18 @@ func (c *Config) validate() error {
 		return bad("BufferOrigin", c.BufferOrigin, "one of regcache's origins")
 	case c.MessageEndpoints < 1 || c.MessageEndpoints > maxMessageEndpoints:
 		return bad("MessageEndpoints", c.MessageEndpoints, fmt.Sprintf("1 to %d", maxMessageEndpoints))
-	case c.Messages.Rank != 0 || c.Messages.Size != 0 || c.Messages.Table != nil || c.Messages.Segment != nil || c.Messages.SegmentOffset != 0 || c.Messages.SegmentSize != nil || c.Messages.OnClosed != nil || c.Messages.Sharing != nil || c.Messages.Fencer != nil:
-		return bad("Messages", "set in Rank, Size, Table, Segment, SegmentOffset, SegmentSize, OnClosed, Sharing or Fencer", "these unset: Join fills them in; handlers go into Handlers")
+	case c.Messages.Rank != 0 || c.Messages.Size != 0 || c.Messages.Table != nil || c.Messages.Segment != nil ||
+		c.Messages.SegmentOffset != 0 || c.Messages.SegmentSize != nil || c.Messages.OnClosed != nil ||
+		c.Messages.Sharing != nil || c.Messages.Fencer != nil:
+		return bad("Messages", "set in Rank, Size, Table, Segment, SegmentOffset, SegmentSize, OnClosed, Sharing or "+
+			"Fencer", "these unset: Join fills them in; handlers go into Handlers")
 	case c.EagerPeers > maxEagerPeers:
 		return bad("EagerPeers", c.EagerPeers, fmt.Sprintf("1 to %d, 0 (automatic) or negative (none)", maxEagerPeers))
 	case c.Handlers.IsLibrary():
 		return bad("Handlers", "a table of the library", "one of am.NewTable")
 	case c.MaxConnections > maxConnections:
-		return bad("MaxConnections", c.MaxConnections, fmt.Sprintf("1 to %d, 0 (automatic) or negative (no limit)", maxConnections))
+		return bad("MaxConnections", c.MaxConnections, fmt.Sprintf("1 to %d, 0 (automatic) or negative (no limit)",
+			maxConnections))
 	case c.Teams < 1 || c.Teams > maxTeams:
 		return bad("Teams", c.Teams, fmt.Sprintf("1 to %d", maxTeams))
 	case c.JoinTimeout < 0:
@@ -353,7 +357,7 @@ func (c *Config) validate() error {
 	return c.Memory.validate(c)
 }
 
-// gidIndex is the index asked for, or -1.
+// gidIndex is the configured index, or -1.
 func (c *Config) gidIndex() int {
 	if n, err := strconv.Atoi(c.GID); err == nil {
 		return n

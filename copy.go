@@ -67,10 +67,10 @@ func Copy[T any](w *Worker, dst, src Ptr[T], n int) error {
 func checkCopy[T any](w *Worker, dst, src Ptr[T], n int) error {
 	size, _, err := heap.SizeOf[T]("copy", n)
 	if err == nil {
-		_, err = w.check("copy", global.Node(dst), dst.Offset(), size)
+		_, _, err = w.check("copy", global.Node(dst), dst.Offset(), size)
 	}
 	if err == nil {
-		_, err = w.check("copy", global.Node(src), src.Offset(), size)
+		_, _, err = w.check("copy", global.Node(src), src.Offset(), size)
 	}
 	return err
 }

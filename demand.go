@@ -15,7 +15,7 @@ import (
 // demand is what every rank sends every other second, when it knows which ranks shared memory
 // reaches and before it maps its segment: whether it needs verbs, and what it is going to take of
 // its host's memory without verbs and with them. So all ranks know the size of each segment, and
-// whether those of a host fit there together, before any memory is taken.
+// whether a host's fit there together, before any memory is taken.
 type demand struct {
 	verbs bool
 	pools []segment.Pool // of both claims
@@ -140,7 +140,7 @@ func (r *demandReader) text() string {
 	return errtext.Printable(r.take(min(r.number(), maxReason)), maxReason)
 }
 
-// segmentConfig is that of this rank's segment.
+// segmentConfig is the configuration of this rank's segment.
 func (j *joining) segmentConfig(verbs bool, buffers uint64) segment.Config {
 	c := segment.Config{
 		Size:      j.cfg.SegmentSize,
@@ -198,7 +198,8 @@ func (j *joining) agree(ctx context.Context) (verbs bool, err error) {
 			continue
 		}
 		mine.pools = plans[i].Pools()
-		*own = claim{huge: plans[i].Huge(), base: plans[i].Base(), beside: j.beside() + c.Buffers, firm: c.Locked || !j.cfg.defaultSize}
+		*own = claim{huge: plans[i].Huge(), base: plans[i].Base(), beside: j.beside() + c.Buffers,
+			firm: c.Locked || !j.cfg.defaultSize}
 	}
 	mine.pools = mine.pools[:min(len(mine.pools), maxPools)]
 	blobs, err := j.boot.Exchange(ctx, mine.encode())
@@ -281,7 +282,7 @@ func (a *account) add(rank int, segment, beside uint64, firm bool) {
 	}
 }
 
-// error is that of more than the pool has.
+// error is the error of more than the pool has.
 func (a *account) error() error {
 	return fmt.Errorf("%s together: %w", ranklist.Text(a.ranks), &segment.LimitError{
 		Asked: a.segments + a.beside, Limit: a.Room, Which: a.Which(), Remedy: a.Remedy(),
@@ -296,8 +297,8 @@ type verdict struct {
 	err      error
 }
 
-// share adds up what the ranks take of each pool. Huge pages go to those that need them first, then
-// to the others in their order, as far as they suffice. What is more than another pool has is an
+// share adds up what the ranks take of each pool. Huge pages go to ranks that need them first, then
+// to the others in their order, as far as they suffice. More than another pool has is an
 // error, unless it is only the address space of segments of the default size, which take
 // memory as it is touched.
 func share(all []demand, which int) (v verdict) {

@@ -43,14 +43,14 @@
 //
 // # Memory
 //
-// What is transferred holds no Go pointers: [At] marks a pointer to any other
+// Transfers hold no Go pointers: [At] marks a pointer to any other
 // type invalid and its use is a [*TypeError]. Buffers of slice operations may be
 // Go memory. The segment is outside the Go heap, see [Job.Segment].
 //
 // # Shared heaps and arrays
 //
 // With Config.HeapSize a rank takes memory that all ranks use and any rank frees ([Alloc],
-// [GlobalAlloc], [AllAlloc]), and all ranks make arrays whose elements lie on all of them:
+// [GlobalAlloc], [AllAlloc]), and all ranks make arrays with elements on all of them:
 //
 //	a, err := conduit.NewArray[float64](ctx, job, 1<<20, conduit.Block(1024))
 //	err = conduit.Put(w, a.At(i), 1.5)
@@ -81,14 +81,14 @@
 // ([SendPayload]): so communication takes no more than the budget. docs/memory-aware-flow.md has
 // the rules.
 //
-// # Fences and parts
+// # Fences
 //
 // Parts of the library, as those for collective operations, have regions of their own in front of
 // the user's in each segment, and lanes of their own; offsets that a program uses count from the
 // user's region, and reach no other (parts.go has the table of parts).
 //
-// A part may keep bytes of other ranks for a worker: copies of what it read, and writes that it has
-// not sent. It then has fences (package env, Fences), which the worker's operations call. To
+// With the cache for remote data ([Config].Cache) a worker keeps bytes of other ranks: copies of
+// what it read, and writes that it has not sent. It then has a fence, which its operations call. To
 // release is to have all such writes complete at their targets; to acquire is to read nothing
 // afterwards that is older (ISO C11 §7.17.3):
 //
@@ -111,36 +111,32 @@
 //	SendPayload through a worker                       release  -
 //	Poll, Chain, Wait and Test of a put or get         -        -
 //
-// An atomic releases what the part keeps, and does not complete what the
-// worker has begun without waiting (PutNBI, Add), as in a job without a part: Flush does. An atomic
-// that was started acquires when its value is there: in Wait or Test, or at once; so does a Flush
-// that completes it. A release that fails is the operation's error, and the operation does not
-// begin; only the collective ones go on, as others wait for this rank. Requests with [am.NoWait] do
-// not wait for a release either: [am.ErrNotReleased] says that writes are on their way.
-// Puts and gets that pass the part by, those without a copy among them, and the payload of a Long,
-// tell it which bytes they write or read (Fences.Direct). A large payload releases again before it
-// is written.
+// An atomic releases what the cache keeps, and does not complete what the worker has begun without
+// waiting (PutNBI, Add), as in a job without a cache: Flush does. An atomic that was started
+// acquires when its value is there: in Wait or Test, or at once; so does a Flush that completes
+// it. A release that fails is the operation's error, and the operation does not begin; only the
+// collective ones go on, as others wait for this rank. Requests with [am.NoWait] do not wait for a
+// release either: [am.ErrNotReleased] says that writes are on their way. Puts and gets that pass
+// the cache by, those without a copy among them, and the payload of a Long, leave no older copy. A
+// large payload releases again before it is written.
 //
 // When a call through a worker has ended, the workers of its rank acquire at their next access: any
 // goroutine may learn of the end. So do a lease's.
 //
 // What else goes through no worker cannot release or acquire for one. This rank may have learned of
 // what others wrote when a handler, or a function of an [am.Receiver], begins, when it has ended,
-// and when a collective operation has: each worker acquires at its next access that could tell.
+// and when a collective operation has: each worker acquires at its next access that could differ.
 // What a handler finds in its segment while it runs, it passes on to a worker when it has ended.
-// Who replies later, by an [am.DeferredReply], or calls through a Job or an endpoint, flushes the
-// worker before.
+// A program that replies later, by an [am.DeferredReply], or calls through a Job or an endpoint,
+// flushes the worker before.
 //
 // A collective operation of a Job releases no worker. Where one of this rank has writes that were
 // not sent, it takes place, as the others wait for it, and returns [ErrUnsent]; Free does not free.
 // Flush before it, or use the Worker's Barrier, Broadcast or AllGather, which fence.
 //
-// The cache for remote data is such a part ([Config].Cache). With it puts complete with releases
-// only, whatever their own documentation says, and gets return what the worker has read since it
-// acquired last.
-//
-// In a job without such a part none of this happens, and costs nothing: there an operation that has
-// returned is complete.
+// With a cache puts complete with releases only, whatever their own documentation says, and gets
+// return what the worker has read since it acquired last. In a job without one none of this
+// happens, and costs nothing: there an operation that has returned is complete.
 //
 // # Failure
 //

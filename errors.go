@@ -58,7 +58,8 @@ var (
 	// ErrUnsent is that a worker's cache has writes that were not sent when a collective operation of
 	// the job begins. The operation takes place all the same; the error names the worker by its number
 	// among those that the rank has opened, from 1. Free does not free then.
-	ErrUnsent = errors.New("writes that were not sent: call its Flush before an operation of the job, or a form of the worker that fences")
+	ErrUnsent = errors.New("writes that were not sent: call its Flush before an operation of the job, or a form of " +
+		"the worker that fences")
 	// ErrNullPtr is returned for a null global pointer.
 	ErrNullPtr = errors.New("conduit: null global pointer")
 	// ErrNoSharedMemory matches every *NoMemoryError.
@@ -66,7 +67,7 @@ var (
 	// ErrBadFree matches every *FreeError.
 	ErrBadFree = heap.ErrBadFree
 	// ErrCollective matches the error of the collective operation that broke its team, because a rank
-	// is dead or gave up, and those of all later ones of that team. A *coll.BrokenError has the
+	// is dead or gave up, and the errors of all later ones of that team. A *coll.BrokenError has the
 	// details.
 	ErrCollective = coll.ErrBroken
 )

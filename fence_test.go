@@ -12,40 +12,70 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/internal/env"
+	"github.com/ibconduit/conduit/cache"
+	"github.com/ibconduit/conduit/internal/fabric"
 )
 
-// recorder are fences that keep what they are told.
+// recorder records what a worker does, in place of its cache.
 type recorder struct {
-	lanes  env.Lanes
 	events []string
-	refuse error // of Release and Direct
-	lost   error // of Close
+	refuse error // of all that goes through it
 }
 
 func (r *recorder) add(format string, args ...any) {
 	r.events = append(r.events, fmt.Sprintf(format, args...))
 }
 
-func (r *recorder) Release(ctx context.Context) error {
+// access records an access to n bytes.
+func (r *recorder) access(what string, n int, off uint64, rank int) error {
+	r.add("%s %d at %d of %d", what, n, off, rank)
+	return r.refuse
+}
+
+func (r *recorder) ReleaseFor(ctx context.Context, rank int, off uint64, n int) error {
 	if ctx.Err() != nil { // one that must not wait
 		r.add("try")
 	} else {
 		r.add("release")
+	}
+	if n > 0 && r.refuse == nil {
+		return r.access("write", n, off, rank)
 	}
 	return r.refuse
 }
 
 func (r *recorder) Acquire() { r.add("acquire") }
 
-func (r *recorder) Direct(_ context.Context, rank int, off uint64, n int, write bool) error {
-	r.add("%s %d at %d of %d", map[bool]string{false: "read", true: "write"}[write], n, off, rank)
-	return r.refuse
+// recorded is a lane above one of a network.
+type recorded struct {
+	fabric.Lane
+	r     *recorder
+	begin uint64
 }
 
-func (r *recorder) Close() error {
-	r.add("close")
-	return r.lost
+func (l *recorded) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Handle, error) {
+	if err := l.r.access("write", len(src), off-l.begin, peer); err != nil {
+		return fabric.Done, err
+	}
+	return l.Lane.Put(peer, off, src, f)
+}
+
+func (l *recorded) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Handle, error) {
+	if err := l.r.access("read", len(dst), off-l.begin, peer); err != nil {
+		return fabric.Done, err
+	}
+	return l.Lane.Get(peer, off, dst, f)
+}
+
+func (l *recorded) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
+	what := "fetch"
+	if f&fabric.Implicit != 0 {
+		what = "write"
+	}
+	if err := l.r.access(what, int(a.Type.Size()), off-l.begin, peer); err != nil {
+		return 0, fabric.Done, err
+	}
+	return l.Lane.Atomic(peer, off, a, f)
 }
 
 // take returns what was recorded since.
@@ -54,17 +84,23 @@ func (r *recorder) take() string {
 	return strings.Join(r.events, ", ")
 }
 
-// withRecorders has workers record their fences.
-func withRecorders(cfg Config) Config {
-	if cfg.parts == nil {
-		cfg.parts = []func(*Config) needs{collNeeds, heapNeeds} // the cache has fences too
-	}
-	return withNeeds(cfg, needs{fences: func(_ env.Env, l env.Lanes) (env.Fences, error) { return &recorder{lanes: l}, nil }})
+// withCaches is a configuration whose workers can be recorded.
+func withCaches(cfg Config) Config {
+	cfg.Cache = &cache.Config{Pages: 16}
+	return cfg
 }
 
-func recorded(w *Worker) *recorder { return w.fences.part.(*recorder) }
+// record has a worker's operations be recorded, which go to the network then.
+func record(w *Worker) *recorder {
+	r := &recorder{}
+	w.fence, w.lines = r, nil
+	for i, l := range w.lanes {
+		w.byNet[i] = &recorded{l, r, w.begin}
+	}
+	return r
+}
 
-// fenceHandlers are the messages of the tests of fences.
+// fenceHandlers are the messages of these tests.
 func fenceHandlers() (table *am.Table, echo *am.Handler, large *am.Large) {
 	table = am.NewTable()
 	echo = table.Handle("echo", func(c *am.Call) { _ = c.Reply(c.Args()...) })
@@ -75,7 +111,7 @@ func fenceHandlers() (table *am.Table, echo *am.Handler, large *am.Large) {
 	return table, echo, large
 }
 
-// fencing is an operation and what it must tell the fences of its worker.
+// fencing is an operation and what it must do with the fence and the lanes of its worker.
 type fencing struct {
 	name string
 	do   func(ctx context.Context, j *Job, w *Worker, to int) error
@@ -93,13 +129,13 @@ func fencings(echo *am.Handler, large *am.Large) []fencing {
 	call := "release, acquire"
 	atomics := func(name string, do func(w *Worker, p Ptr[int64]) error, async func(w *Worker, p Ptr[int64]) Promise[int64]) []fencing {
 		return []fencing{
-			{name: name, want: "release, acquire", do: func(_ context.Context, _ *Job, w *Worker, to int) error { return do(w, word(to)) }},
-			{name: name + " async", want: "release, acquire", do: func(ctx context.Context, _ *Job, w *Worker, to int) error {
+			{name: name, want: "fetch 8 at 4096 of TO", do: func(_ context.Context, _ *Job, w *Worker, to int) error { return do(w, word(to)) }},
+			{name: name + " async", want: "fetch 8 at 4096 of TO", do: func(ctx context.Context, _ *Job, w *Worker, to int) error {
 				p := async(w, word(to))
 				_, err := p.Wait(ctx)
 				return err
 			}},
-			{name: name + " tested", want: "release, acquire", do: func(_ context.Context, _ *Job, w *Worker, to int) error {
+			{name: name + " tested", want: "fetch 8 at 4096 of TO", do: func(_ context.Context, _ *Job, w *Worker, to int) error {
 				p := async(w, word(to))
 				for {
 					if done, err := p.Test(); done || err != nil {
@@ -123,13 +159,13 @@ func fencings(echo *am.Handler, large *am.Large) []fencing {
 	}
 	waited := func(ctx context.Context, p Pending) error { return p.Wait(ctx) }
 	return append(of, []fencing{
-		// What passes the part by.
+		// Puts and gets.
 		simple("put", "write 8 at 4096 of TO", none, func(w *Worker, to int) error { return Put(w, word(to), 1) }),
 		simple("put implicit", "write 8 at 4096 of TO", none, func(w *Worker, to int) error { return PutNBI(w, word(to), 1) }),
 		simple("put slice", "write 32 at 4096 of TO", none, func(w *Worker, to int) error { return PutSlice(w, word(to), buf) }),
 		simple("put slice implicit", "write 32 at 4096 of TO", none, func(w *Worker, to int) error { return PutSliceNBI(w, word(to), buf) }),
-		simple("add", "write 8 at 4096 of TO", none, func(w *Worker, to int) error { return Add(w, word(to), 1) }),
-		simple("max", "write 4 at 4096 of TO", none, func(w *Worker, to int) error { return Max(w, Cast[int32](word(to)), 1) }),
+		simple("add", "write 8 at 4096 of TO", "", func(w *Worker, to int) error { return Add(w, word(to), 1) }),
+		simple("max", "write 4 at 4096 of TO", "", func(w *Worker, to int) error { return Max(w, Cast[int32](word(to)), 1) }),
 		simple("get", "read 8 at 4096 of TO", none, func(w *Worker, to int) error { _, err := Get(w, word(to)); return err }),
 		simple("get slice", "read 32 at 4096 of TO", none, func(w *Worker, to int) error { return GetSlice(w, buf, word(to)) }),
 		simple("get slice implicit", "read 32 at 4096 of TO", none, func(w *Worker, to int) error { return GetSliceNBI(w, buf, word(to)) }),
@@ -187,7 +223,7 @@ func fencings(echo *am.Handler, large *am.Large) []fencing {
 		{"start, wait", func(ctx context.Context, _ *Job, w *Worker, to int) error {
 			p, err := echo.Start(ctx, w, to, am.Payload{})
 			if err == nil {
-				recorded(w).add("started")
+				w.fence.(*recorder).add("started")
 				_, err = p.Wait(ctx)
 			}
 			return err
@@ -202,7 +238,7 @@ func fencings(echo *am.Handler, large *am.Large) []fencing {
 		{"prepare, commit", func(ctx context.Context, _ *Job, w *Worker, to int) error {
 			p, err := echo.Prepare(ctx, w, to, 8)
 			if err == nil {
-				recorded(w).add("prepared")
+				w.fence.(*recorder).add("prepared")
 				err = p.Commit(ctx)
 			}
 			return err
@@ -256,8 +292,8 @@ func (f *fencing) wanted(mapped bool, to int) string {
 
 func TestEachOperationFencesAsTheContractSays(t *testing.T) {
 	table, echo, large := fenceHandlers()
-	onFabrics(t, 2, withRecorders(Config{Handlers: table}), worked(func(ctx context.Context, j *Job, w *Worker) error {
-		to, r := neighbour(j), recorded(w)
+	onFabrics(t, 2, withCaches(Config{Handlers: table}), worked(func(ctx context.Context, j *Job, w *Worker) error {
+		to, r := neighbour(j), record(w)
 		if j.Rank() != 0 {
 			return j.Barrier(ctx)
 		}
@@ -267,14 +303,14 @@ func TestEachOperationFencesAsTheContractSays(t *testing.T) {
 			if _, err := echo.Call(ctx, w.Endpoint(to), to); err != nil {
 				return err
 			}
-			w.fences.acquire()
+			w.acquire()
 			r.take()
 			if err := f.do(ctx, j, w, to); err != nil {
 				return fmt.Errorf("%s: %w", f.name, err)
 			}
 			got, want := r.take(), f.wanted(mapped, to)
 			if got != want { // a call acquires at the next access
-				w.fences.catchUp()
+				w.catchUp()
 				got = strings.TrimPrefix(got+", "+r.take(), ", ")
 			}
 			if got != want {
@@ -288,13 +324,13 @@ func TestEachOperationFencesAsTheContractSays(t *testing.T) {
 	}))
 }
 
-// errRefused is an error of fences.
-var errRefused = errors.New("the fences refuse it")
+// errRefused is an error of a fence.
+var errRefused = errors.New("the fence refuses it")
 
 func TestNothingBeginsWhereItsFenceFails(t *testing.T) {
 	table, echo, large := fenceHandlers()
-	onFabrics(t, 2, withRecorders(Config{Handlers: table}), worked(func(ctx context.Context, j *Job, w *Worker) error {
-		to, r := neighbour(j), recorded(w)
+	onFabrics(t, 2, withCaches(Config{Handlers: table}), worked(func(ctx context.Context, j *Job, w *Worker) error {
+		to, r := neighbour(j), record(w)
 		handled := j.MessageStats()
 		if j.Rank() == 0 {
 			mapped := w.lanes[j.networks.routes[to].net].Mapped(to) != nil
@@ -308,7 +344,7 @@ func TestNothingBeginsWhereItsFenceFails(t *testing.T) {
 				}
 			}
 			r.refuse = nil
-			if n := w.Stats()[j.FabricTo(to)]; n.Puts+n.Gets+n.Atomics != w.direct.puts+w.direct.gets {
+			if n := w.Stats()[j.FabricTo(to)]; n.Puts+n.Gets+n.Atomics != w.direct.Puts+w.direct.Gets {
 				return fmt.Errorf("operations were begun: %+v", n)
 			}
 		}
@@ -325,8 +361,8 @@ func TestNothingBeginsWhereItsFenceFails(t *testing.T) {
 }
 
 func TestAWorkersCollectivesFence(t *testing.T) {
-	onFabrics(t, 3, withRecorders(Config{}), worked(func(ctx context.Context, j *Job, w *Worker) error {
-		r, buf := recorded(w), make([]byte, 100)
+	onFabrics(t, 3, withCaches(Config{}), worked(func(ctx context.Context, j *Job, w *Worker) error {
+		r, buf := record(w), make([]byte, 100)
 		for _, do := range []func() error{
 			func() error { return w.Barrier(ctx) },
 			func() error { return w.Broadcast(ctx, 1, buf) },
@@ -358,8 +394,8 @@ func TestAWorkerCatchesUpAtItsNextAccess(t *testing.T) {
 		began <- struct{}{}
 		<-goOn
 	})
-	onFabrics(t, 2, withRecorders(Config{Handlers: table}), worked(func(ctx context.Context, j *Job, w *Worker) error {
-		to, r := neighbour(j), recorded(w)
+	onFabrics(t, 2, withCaches(Config{Handlers: table}), worked(func(ctx context.Context, j *Job, w *Worker) error {
+		to, r := neighbour(j), record(w)
 		if j.Rank() != 0 {
 			<-ready
 			_, err := slow.Call(ctx, j, to)
@@ -367,14 +403,14 @@ func TestAWorkerCatchesUpAtItsNextAccess(t *testing.T) {
 		}
 		access := func(what, want string) error {
 			r.take()
-			w.fences.catchUp() // as an access does, which on mapped memory is not told of
-			w.fences.catchUp()
+			w.catchUp() // as an access does, which on mapped memory is not told of
+			w.catchUp()
 			if got := r.take(); got != want {
 				return fmt.Errorf("%s: %q, want %q", what, got, want)
 			}
 			return nil
 		}
-		w.fences.acquire()
+		w.acquire()
 		if err := access("at first", ""); err != nil {
 			return err
 		}
@@ -383,9 +419,9 @@ func TestAWorkerCatchesUpAtItsNextAccess(t *testing.T) {
 		if err := access("a handler began", "acquire"); err != nil {
 			return err
 		}
-		e := j.epoch.Load()
+		e := j.members.generation.Load()
 		goOn <- struct{}{}
-		if err := until(ctx, "the handler ends", func() bool { return j.epoch.Load() != e }); err != nil {
+		if err := until(ctx, "the handler ends", func() bool { return j.members.generation.Load() != e }); err != nil {
 			return err
 		}
 		if err := errors.Join(access("a handler ended", "acquire"), j.Barrier(ctx), access("a barrier", "acquire")); err != nil {
@@ -403,30 +439,20 @@ func TestAWorkerCatchesUpAtItsNextAccess(t *testing.T) {
 	}))
 }
 
-func TestACloseReleasesAndClosesItsFences(t *testing.T) {
-	runLocal(t, 1, withRecorders(Config{SegmentSize: 4096, Fabric: FabricSHM}), func(_ context.Context, j *Job) error {
+func TestACloseReleases(t *testing.T) {
+	runLocal(t, 1, withCaches(Config{SegmentSize: 4096, Fabric: FabricSHM}), func(_ context.Context, j *Job) error {
 		w, err := j.NewWorker()
 		if err != nil {
 			return err
 		}
-		r := recorded(w)
-		if r.lanes != env.Lanes(w) {
-			return errors.New("the fences got other lanes than their worker's")
-		}
-		r.refuse, r.lost = errRefused, errors.New("and others are lost")
-		if err := w.Close(); !errors.Is(err, errRefused) || !errors.Is(err, r.lost) {
+		r := record(w)
+		r.refuse = errRefused
+		if err := w.Close(); !errors.Is(err, errRefused) {
 			return fmt.Errorf("writes are lost, and Close says %w", err)
 		}
-		if got := r.take(); got != "release, close" {
+		if got := r.take(); got != "release" {
 			return fmt.Errorf("%q", got)
 		}
 		return nil
 	})
-}
-
-func TestAJobHasTheFencesOfOnePart(t *testing.T) {
-	err := failToJoin(t, withRecorders(withRecorders(Config{SegmentSize: 4096})))[0]
-	if err == nil || !strings.Contains(err.Error(), "two parts of the job have fences") {
-		t.Error(err)
-	}
 }

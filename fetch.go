@@ -203,7 +203,7 @@ func (p *PendingSet) release(ctx context.Context, wait bool) error {
 		if wait {
 			lockrank.CheckCommunication("fetch")
 		}
-		err = p.w.fences.release(ctx)
+		err = p.w.release(ctx)
 		if wait && p.w.job.cfg.Handlers.InHandler() {
 			err = fmt.Errorf("conduit: fetch: %w", am.ErrInHandler)
 		}

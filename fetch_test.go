@@ -459,7 +459,6 @@ func TestNonsenseBudgetsAreRefused(t *testing.T) {
 		{budget(flow.BudgetConfig{Limit: 1 << 20, Adapt: &flow.AdaptConfig{}}), "", []string{"a limit of 1.0 MiB that is also to adapt"}},
 		{budget(flow.BudgetConfig{Adapt: &flow.AdaptConfig{Floor: 1 << 50}}), "", []string{"a floor of 1.0 PiB"}},
 		{budget(flow.BudgetConfig{Small: 5}), "", []string{"without Limit and Adapt"}},
-		{budget(flow.BudgetConfig{Limit: 1 << 20, Peers: 3}), "", []string{"Peers"}},
 		{Config{Memory: MemoryConfig{ReceiveSize: -1}}, "", []string{"Memory.ReceiveSize is -1"}},
 		{Config{Memory: MemoryConfig{ReceiveSize: 1 << 20}}, "", []string{"without a budget"}},
 		{Config{Memory: MemoryConfig{Payloads: map[string]func(*Payload){"x": nil}}}, "", []string{"Memory.Budget is none"}},

@@ -38,7 +38,7 @@ type heaps struct {
 	statics   []any           // *Array[T] by arrays.Static.Index
 }
 
-// heapNeeds are those of package heap.
+// heapNeeds are the needs of package heap.
 func heapNeeds(c *Config) needs {
 	h := &heaps{}
 	n := needs{heaps: h}
@@ -48,7 +48,7 @@ func heapNeeds(c *Config) needs {
 	return n
 }
 
-// heapDefaults fills in what is zero.
+// heapDefaults fills in zeros.
 func (c *Config) heapDefaults(env *environment) {
 	if c.HeapSize == 0 {
 		if env.str("IBCONDUIT_HEAP_SIZE", "") == "all" {
@@ -103,8 +103,10 @@ func (h *heaps) place(c *Config, all []hello) (err error) {
 	}
 	h.base = fixed
 	if end := h.End(); end > have {
-		return fmt.Errorf("the segment of rank %d has %d bytes, of which the shared data need %d: %d static, %d for the symmetric heap and %d for the shared heaps; "+
-			"give it more (Config.SegmentSize, IBCONDUIT_SEGMENT_SIZE) or these less (Config.SymmetricSize and HeapSize, IBCONDUIT_SYMMETRIC_SIZE and IBCONDUIT_HEAP_SIZE)",
+		return fmt.Errorf("the segment of rank %d has %d bytes, of which the shared data need %d: %d static, %d for the "+
+			"symmetric heap and %d for the shared heaps; "+
+			"give it more (Config.SegmentSize, IBCONDUIT_SEGMENT_SIZE) or these less (Config.SymmetricSize and HeapSize, "+
+			"IBCONDUIT_SYMMETRIC_SIZE and IBCONDUIT_HEAP_SIZE)",
 			small, have, end, h.Static, h.Symmetric, h.Heap)
 	}
 	return nil
@@ -158,7 +160,7 @@ func heapOf(j *Job, op string) (*heap.Heap, error) {
 	return j.heaps.shared, nil
 }
 
-// HeapStats are the figures of the shared heaps at this rank, and of rank 0 those of the global
+// HeapStats are the figures of the shared heaps at this rank, and at rank 0 of the global
 // heap; zero in a job without. They may take long to find.
 func (j *Job) HeapStats() HeapStats {
 	if j.heaps.shared == nil {
@@ -194,7 +196,7 @@ func shifted(p heap.Ptr, base uint64) heap.Ptr {
 }
 
 // heapTeam is the team of all ranks for the heaps. It does not mind writes that were not sent: they
-// must not end an operation of several steps between two of them. Who calls the heaps looks.
+// must not end an operation of several steps between two of them. Callers of the heaps look.
 type heapTeam struct{ j *Job }
 
 func (t heapTeam) Broadcast(ctx context.Context, root int, buf []byte) error {

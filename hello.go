@@ -15,19 +15,19 @@ type hello struct {
 	user     uint64 // bytes of the user's region; not on the wire, but in an exchange of its own
 	layout   uint64 // segment.Layout.Hash
 	workers  uint64
-	heap     uint64 // Config.HeapSize
-	symm     uint64 // Config.SymmetricSize
-	shared   uint64 // arrays.Table.Hash
-	messages accord // of the program
-	library  accord // of the library's parts
+	heap     uint64   // Config.HeapSize
+	symm     uint64   // Config.SymmetricSize
+	shared   uint64   // arrays.Table.Hash
+	messages protocol // of the program
+	library  protocol // of the library's parts
 	fabric   string
 	payloads []uint64 // hashes of the names of MemoryConfig.Payloads, ascending; none where they are too many
 	where    []byte   // spin.Processors
 	shm      []byte   // address of internal/fabric/shm, empty without
 }
 
-// accord is what ranks must have alike to understand each other's messages.
-type accord struct {
+// protocol is what ranks must have alike to understand each other's messages.
+type protocol struct {
 	handlers  uint64   // how many; 0: no messages, and the rest is 0 too
 	endpoints uint64   // on each network
 	hash      uint64   // of the handlers
@@ -62,18 +62,19 @@ const (
 	maxReason   = 512
 )
 
-// newHello has what the ranks must agree on, and what they must know of each other.
+// newHello has the terms that ranks must agree on, and the facts that they must know of each other.
 func newHello(j *Job) (h hello, err error) {
 	h = hello{layout: j.layout.Hash(), workers: uint64(j.cfg.Workers), fabric: j.cfg.Fabric, where: spin.Processors(),
-		heap: uint64(j.cfg.HeapSize), symm: uint64(j.cfg.SymmetricSize), shared: j.cfg.Shared.arrays.Hash(), payloads: j.cfg.Memory.taken()}
-	if h.messages, err = newAccord(&j.messages); err == nil {
-		h.library, err = newAccord(&j.library)
+		heap: uint64(j.cfg.HeapSize), symm: uint64(j.cfg.SymmetricSize), shared: j.cfg.Shared.arrays.Hash(),
+		payloads: j.cfg.Memory.taken()}
+	if h.messages, err = newProtocol(&j.messages); err == nil {
+		h.library, err = newProtocol(&j.library)
 	}
 	return h, err
 }
 
-// newAccord is what this rank has of a kind of messages.
-func newAccord(s *endpoints) (a accord, err error) {
+// newProtocol is what this rank has of a kind of messages.
+func newProtocol(s *endpoints) (a protocol, err error) {
 	n := s.table.Len()
 	if n == 0 {
 		return a, nil
@@ -82,7 +83,7 @@ func newAccord(s *endpoints) (a accord, err error) {
 	if err != nil {
 		return a, fmt.Errorf("%s: %w", s.words.params, err)
 	}
-	a = accord{handlers: uint64(n), endpoints: uint64(s.each), hash: s.table.Hash()}
+	a = protocol{handlers: uint64(n), endpoints: uint64(s.each), hash: s.table.Hash()}
 	for _, t := range terms {
 		a.terms = append(a.terms, t.Value)
 	}
@@ -93,16 +94,16 @@ func (h *hello) numbers() []*uint64 {
 	return []*uint64{&h.layout, &h.workers, &h.heap, &h.symm, &h.shared}
 }
 
-func (h *hello) accords() []*accord { return []*accord{&h.messages, &h.library} }
+func (h *hello) protocols() []*protocol { return []*protocol{&h.messages, &h.library} }
 
-func (a *accord) numbers() []*uint64 { return []*uint64{&a.handlers, &a.endpoints, &a.hash} }
+func (a *protocol) numbers() []*uint64 { return []*uint64{&a.handlers, &a.endpoints, &a.hash} }
 
 func (h hello) encode() []byte {
 	b := []byte{helloVersion}
 	for _, v := range h.numbers() {
 		b = binary.AppendUvarint(b, *v)
 	}
-	for _, a := range h.accords() {
+	for _, a := range h.protocols() {
 		for _, v := range a.numbers() {
 			b = binary.AppendUvarint(b, *v)
 		}
@@ -141,7 +142,7 @@ func decodeHello(b []byte) (h hello, err error) {
 	for _, v := range h.numbers() {
 		*v = next()
 	}
-	for _, a := range h.accords() {
+	for _, a := range h.protocols() {
 		for _, v := range a.numbers() {
 			*v = next()
 		}
@@ -218,7 +219,7 @@ func deviceOf(n fabric.Network) []byte {
 
 func noDevice(why error) []byte { return reason(deviceMissing, why) }
 
-// openDevices leaves the addresses in what the ranks sent. global: the atomics of all devices are
+// openDevices leaves the addresses in the ranks' hellos. global: the atomics of all devices are
 // atomic with the processor's.
 func openDevices(sent [][]byte) (global bool, err error) {
 	global = true

@@ -9,7 +9,7 @@ import (
 
 func FuzzHello(f *testing.F) {
 	f.Add(hello{user: 5, layout: 1<<63 + 9, workers: 2, fabric: "auto", payloads: []uint64{3, 1<<63 + 5}, where: []byte("a host"), shm: []byte{1, 2}}.encode())
-	f.Add(hello{user: 5, layout: 1<<63 + 9, workers: 2, messages: accord{3, 2, 1<<63 + 7, []uint64{256, 4096}}, library: accord{1, 1, 9, []uint64{64}}, fabric: "ibv"}.encode())
+	f.Add(hello{user: 5, layout: 1<<63 + 9, workers: 2, messages: protocol{3, 2, 1<<63 + 7, []uint64{256, 4096}}, library: protocol{1, 1, 9, []uint64{64}}, fabric: "ibv"}.encode())
 	f.Add([]byte{helloVersion})
 	f.Add([]byte{helloAbstains, 'n', 'o'})
 	f.Add([]byte{helloVersion, 0, 0, 0, 0, 0, 0, maxTerms + 1})                                                          // more than a rank would keep

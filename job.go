@@ -83,8 +83,8 @@ func (j *Job) CPUAtomics() bool { return j.networks.routes[j.rank].cpuAtomics }
 
 // Abort writes msg to standard error, exits this process with code, and has the launcher end the
 // job where it can: a PMI launcher and ibrun do. A code whose lowest 8 bits are 0, as 0 or 256,
-// would be that of a good end: 1 in its place. Over TCP the other ranks find this one down, with
-// msg. It does not return, but in [RunLocal], where it only marks the rank as dead; RunLocal's
+// would be the code of a good end: 1 in its place. Over TCP the other ranks find this one down,
+// with msg. It does not return, but in [RunLocal], where it only marks the rank as dead; RunLocal's
 // error has a *bootstrap.AbortError for it.
 func (j *Job) Abort(code int, msg string) {
 	j.aborted.CompareAndSwap(nil, &bootstrap.AbortError{Code: bootstrap.AbortCode(code), Msg: msg})
@@ -128,7 +128,8 @@ type DevicePort struct {
 
 // Info describes the job.
 func (j *Job) Info() Info {
-	i := Info{ID: j.ID(), Rank: j.rank, Size: j.size, LocalRank: -1, Bootstrap: j.boot.Name(), Networks: j.networks.names(), Shared: j.heaps.SharedLayout, Memory: j.memory.Layout()}
+	i := Info{ID: j.ID(), Rank: j.rank, Size: j.size, LocalRank: -1, Bootstrap: j.boot.Name(),
+		Networks: j.networks.names(), Shared: j.heaps.SharedLayout, Memory: j.memory.Layout()}
 	if local, _, ok := j.boot.Local(); ok {
 		i.LocalRank = local
 	}

@@ -25,7 +25,7 @@ func Join(ctx context.Context, cfg Config) (*Job, error) {
 	return joinFor(context.Background(), ctx, cfg)
 }
 
-// joinFor is Join for a rank whose waits life bounds. Handlers may run before it returns.
+// joinFor is Join for a rank with waits that life bounds. Handlers may run before it returns.
 func joinFor(life, ctx context.Context, cfg Config) (*Job, error) {
 	given := cfg.Bootstrap
 	cfg, err := cfg.withDefaults()
@@ -43,7 +43,8 @@ func joinFor(life, ctx context.Context, cfg Config) (*Job, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.JoinTimeout+min(verdictGrace, math.MaxInt64-cfg.JoinTimeout),
 		fmt.Errorf("not all ranks joined within %v (IBCONDUIT_JOIN_TIMEOUT): %w", cfg.JoinTimeout, context.DeadlineExceeded))
 	defer cancel()
-	j := &Job{cfg: cfg, life: life, needs: n, heaps: n.heaps, memory: n.memory, members: newMembership(cfg.Logger), workers: newWorkers(), latencies: newLatencies(cfg.Latency)}
+	j := &Job{cfg: cfg, life: life, needs: n, heaps: n.heaps, memory: n.memory, members: newMembership(cfg.Logger),
+		workers: newWorkers(), latencies: newLatencies(cfg.Latency)}
 	j.messages, j.library = messagesOf(&j.cfg), libraryOf(&j.cfg, n.handlers)
 	if err := (&joining{Job: j}).join(ctx); err != nil {
 		failed := fmt.Errorf("conduit: join: %w", err)
@@ -56,7 +57,7 @@ func joinFor(life, ctx context.Context, cfg Config) (*Job, error) {
 	return j, nil
 }
 
-// verdictGrace is how much longer than JoinTimeout a rank waits for what the others found out.
+// verdictGrace is how much longer than JoinTimeout a rank waits for the others' verdict.
 const verdictGrace = 5 * time.Second
 
 // joining is a Join in progress.
@@ -116,7 +117,8 @@ func (j *joining) join(ctx context.Context) (err error) {
 		return err
 	}
 	j.cfg.Logger.Info("joined", "rank", j.rank, "size", j.size, "job", j.boot.JobID(), "bootstrap", j.boot.Name(),
-		"networks", j.networks.names(), "handlers", j.handlers(), "messageEndpoints", len(j.messages.all), "libraryHandlers", j.hellos[j.rank].library.handlers,
+		"networks", j.networks.names(), "handlers", j.handlers(), "messageEndpoints", len(j.messages.all),
+		"libraryHandlers", j.hellos[j.rank].library.handlers,
 		"segment", j.seg.Len(), "page", j.seg.PageSize())
 	return nil
 }
@@ -257,7 +259,8 @@ func (j *joining) connectSHM(ctx context.Context) error {
 
 // peerEnded reports whether err is what one sees of a peer's end.
 func peerEnded(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE)
 }
 
 // connectVerbs brings the device in for the ranks that shared memory does not
@@ -275,7 +278,8 @@ func (j *joining) connectVerbs(ctx context.Context) error {
 	} else {
 		mine = noDevice(err)
 		if j.far >= 0 {
-			err = fmt.Errorf("rank %d is not reachable over shared memory (%w), and verbs cannot be used: %w", j.far, j.unreachable[j.far], err)
+			err = fmt.Errorf("rank %d is not reachable over shared memory (%w), and verbs cannot be used: %w", j.far,
+				j.unreachable[j.far], err)
 		}
 	}
 	addrs, xerr := j.boot.Exchange(ctx, mine)
@@ -306,7 +310,8 @@ func (j *joining) connectVerbs(ctx context.Context) error {
 }
 
 // setWhereHostsDiffer is the remedy where a default comes from the host.
-const setWhereHostsDiffer = "the default follows GOMAXPROCS, and so the quota of the control group: set it where hosts differ"
+const setWhereHostsDiffer = "the default follows GOMAXPROCS, and so the quota of the control group: set it where " +
+	"hosts differ"
 
 func (j *joining) exchangeHellos(ctx context.Context, mine hello) ([]hello, error) {
 	blobs, err := j.boot.Exchange(ctx, mine.encode())
@@ -322,9 +327,11 @@ func (j *joining) exchangeHellos(ctx context.Context, mine hello) ([]hello, erro
 		// Compared with rank 0 so that every rank prints the same.
 		switch first := all[0]; {
 		case all[r].fabric != first.fabric:
-			return nil, fmt.Errorf("rank %d was configured with fabric %q, rank 0 with %q: they must be equal (Config.Fabric, IBCONDUIT_FABRIC)", r, all[r].fabric, first.fabric)
+			return nil, fmt.Errorf("rank %d was configured with fabric %q, rank 0 with %q: they must be equal "+
+				"(Config.Fabric, IBCONDUIT_FABRIC)", r, all[r].fabric, first.fabric)
 		case all[r].workers != first.workers:
-			return nil, fmt.Errorf("rank %d was configured with %d workers, rank 0 with %d: they must be equal (Config.Workers, IBCONDUIT_WORKERS; %s)",
+			return nil, fmt.Errorf("rank %d was configured with %d workers, rank 0 with %d: they must be equal "+
+				"(Config.Workers, IBCONDUIT_WORKERS; %s)",
 				r, all[r].workers, first.workers, setWhereHostsDiffer)
 		}
 	}
@@ -334,9 +341,9 @@ func (j *joining) exchangeHellos(ctx context.Context, mine hello) ([]hello, erro
 	if err := j.compareShared(ctx, all); err != nil { // in front of the handlers, which only a heap has
 		return nil, err
 	}
-	err = j.compareHandlers(ctx, &j.messages, all, func(h *hello) *accord { return &h.messages })
+	err = j.compareHandlers(ctx, &j.messages, all, func(h *hello) *protocol { return &h.messages })
 	if err == nil {
-		err = j.compareHandlers(ctx, &j.library, all, func(h *hello) *accord { return &h.library })
+		err = j.compareHandlers(ctx, &j.library, all, func(h *hello) *protocol { return &h.library })
 	}
 	return all, err
 }

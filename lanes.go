@@ -29,7 +29,7 @@ func closeLanes(lanes []fabric.Lane) error {
 	return errors.Join(errs...)
 }
 
-// lanes are those of a part: env.Lanes.
+// lanes are the lanes of a part: env.Lanes.
 type lanes struct {
 	job *Job
 	all []fabric.Lane
@@ -42,7 +42,7 @@ func (l *lanes) Atomic(rank int) fabric.Lane { return l.all[l.job.networks.route
 func (l *lanes) All() []fabric.Lane          { return l.all }
 func (l *lanes) Waiter() fabric.Lane         { return l.all[len(l.all)-1] }
 
-// Close keeps the counters for Job.Stats, which reads those of open lanes under the same lock.
+// Close keeps the counters for Job.Stats, which reads open lanes under the same lock.
 func (l *lanes) Close() error {
 	s := &l.job.workers
 	s.mu.Lock()
@@ -67,6 +67,6 @@ func (w *Worker) Atomic(rank int) fabric.Lane { return w.lanes[w.job.networks.ro
 // All are the worker's lanes, one for each network that the job uses.
 func (w *Worker) All() []fabric.Lane { return w.lanes }
 
-// Waiter is the lane that polls best while its user waits for a word: that of the last network,
+// Waiter is the lane that polls best while its user waits for a word: the lane of the last network,
 // which is the slowest.
 func (w *Worker) Waiter() fabric.Lane { return w.held.Waiter() }

@@ -71,7 +71,7 @@ func (l *latency) since(begin time.Time) {
 	l.sum.Add(uint64(took))
 }
 
-// latencyBucket is the first one whose bound is not less than d.
+// latencyBucket is the first one with a bound not less than d.
 func latencyBucket(d time.Duration) int {
 	return min(bits.Len64(uint64(max(d, 1)-1)>>6), LatencyBuckets-1)
 }
@@ -84,8 +84,8 @@ func (l *latency) load() (s Latency) {
 	return s
 }
 
-// timedLane measures what goes through a lane. It stands in the lane's place, so that a worker
-// that measures nothing has nothing to ask.
+// timedLane measures the operations of a lane. It stands in the lane's place, so that a worker
+// that measures nothing has nothing to look at.
 type timedLane struct {
 	fabric.Lane
 	took  *[latencyOps]latency
@@ -107,7 +107,7 @@ func (t *latencies) timed(lanes []fabric.Lane) {
 	}
 }
 
-// started notes an operation, or that it is complete. Of an implicit one nobody learns that.
+// started notes an operation, or that it is complete. Of an implicit one no caller learns that.
 func (l *timedLane) started(op int, at time.Time, h fabric.Handle, f fabric.Flag, err error) {
 	switch {
 	case err != nil || f&fabric.Implicit != 0:

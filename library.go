@@ -3,8 +3,8 @@ package conduit
 import "github.com/ibconduit/conduit/am"
 
 // libraryOf are the endpoints of the library's parts, one on each network. They share no credit, no
-// buffer and no goroutine with the program's: a part whose caller holds what the program's messages
-// wait for, a lock for instance, never waits for these. The program's times hold for both, but an
+// buffer and no goroutine with the program's: a part with a caller that holds a lock, which the
+// program's messages wait for, never waits for these. The program's times hold for both, but an
 // attendant they have always: the program does not know when a part needs progress.
 func libraryOf(cfg *Config, register func(*am.Table)) endpoints {
 	table := am.NewLibraryTable()
@@ -20,7 +20,7 @@ func libraryOf(cfg *Config, register func(*am.Table)) endpoints {
 		remedy: "start the same program on all ranks, with the same Config"}}
 }
 
-// services is what requests to handlers of the library go through; nil in a job whose parts have
+// services is the way of requests to handlers of the library; nil in a job with parts that have
 // none.
 func (j *Job) services() am.Via {
 	if j.library.table.Len() == 0 {
@@ -34,6 +34,6 @@ type services Job
 // Endpoint implements am.Via.
 func (j *services) Endpoint(rank int) *am.Endpoint { return j.library.to(0, rank, &j.networks) }
 
-// LibraryStats are MessageStats for the messages of the library's own parts; empty in a job whose
-// parts have none.
+// LibraryStats are MessageStats for the messages of the library's own parts; empty in a job with
+// parts that have none.
 func (j *Job) LibraryStats() map[string]am.Stats { return j.library.stats(&j.networks) }

@@ -13,11 +13,11 @@ import (
 // RunLocal runs a job of n ranks inside this process: fn is called once per rank, each in a
 // goroutine of its own, as Join's caller would be in a process of its own. It serves unit tests,
 // and programs that use goroutines as ranks. RunLocal returns when every fn has, with the errors of
-// all ranks joined. A rank whose fn fails, panics, exits (t.FailNow) or calls Abort counts as dead:
-// the others find it dead, as if it had been a process.
+// all ranks joined. A rank with an fn that fails, panics, exits (t.FailNow) or calls Abort counts
+// as dead: the others find it dead, as if it had been a process.
 //
 // When ctx ends, whatever a rank waits for fails with its cause. That includes
-// the wait in Close, which a rank whose fn has returned is in, until all others have
+// the wait in Close, which a rank is in after its fn, until all others have
 // returned too: such a rank leaves at once, and RunLocal's error says that it did. Requests of
 // package am are the exception, they wait for the context that they were given: give them ctx. A fn
 // that waits for nothing of the conduit's has to look at ctx itself.
@@ -54,7 +54,7 @@ func RunLocalConfig(ctx context.Context, n int, cfg Config, fn func(*Job) error)
 	return errors.Join(errs...)
 }
 
-// errExited is the error of a rank whose function never returned.
+// errExited is the error of a rank with a function that never returned.
 var errExited = errors.New("the rank's function ended with runtime.Goexit, as t.FailNow does")
 
 // runRank is the life of one rank of RunLocal.

@@ -27,8 +27,9 @@ type membership struct {
 	rank, size int
 	log        *slog.Logger
 
-	deaths atomic.Uint32 // how many peers are dead; workers compare it
-	gone   chan struct{} // closed when this rank has left, or Join has failed
+	deaths     atomic.Uint32 // how many peers are dead
+	generation atomic.Uint64 // how often this rank has learned of a death, or of what others wrote; workers compare it
+	gone       chan struct{} // closed when this rank has left, or Join has failed
 
 	// over ends then, or when RunLocal's context does. Its cause is the error of what waits.
 	over    context.Context
@@ -138,6 +139,7 @@ func (m *membership) changeLocked(rank int, to member) {
 	if to.state == dead {
 		m.order = append(m.order, rank)
 		m.deaths.Add(1)
+		m.generation.Add(1)
 		m.broken(&PeerDownError{Rank: rank, Op: "close", Cause: to.cause}) // the first call counts
 	}
 }

@@ -40,7 +40,7 @@ type memory struct {
 	job *Job
 }
 
-// memoryNeeds are those of transient memory.
+// memoryNeeds are the needs of transient memory.
 func memoryNeeds(c *Config) needs {
 	if !c.Memory.on() {
 		return needs{}
@@ -48,11 +48,13 @@ func memoryNeeds(c *Config) needs {
 	m := &memory{}
 	m.Memory = transient.New(transient.Config{
 		Budget: c.Memory.Budget, ReceiveSize: c.Memory.ReceiveSize,
-		Fetches:  converted(c.Memory.Fetches, func(r *transient.FetchRequest) *FetchRequest { return &FetchRequest{r, m.job} }),
+		Fetches: converted(c.Memory.Fetches, func(r *transient.FetchRequest) *FetchRequest {
+			return &FetchRequest{r, m.job}
+		}),
 		Payloads: converted(c.Memory.Payloads, func(p *transient.Payload) *Payload { return &Payload{p, m.job} }),
 	})
-	// The number of ranks is known when the segment is laid out: a rank whose budget is refused tells
-	// the others, as one does whose segment cannot be mapped.
+	// The number of ranks is known when the segment is laid out: a rank with a refused budget lets the
+	// others know, as does one with a segment that cannot be mapped.
 	n := needs{memory: m}
 	of := c.Memory.ReceiveSize
 	n.sized = append(n.sized, func(ranks int) (env.Spec, error) {

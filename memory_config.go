@@ -15,12 +15,11 @@ import (
 
 // MemoryConfig bounds the memory that communication takes for a time: what fetch sets bring
 // ([NewFetchSet]), payloads that other ranks send ([SendPayload]), and buffers of
-// collective operations. docs/memory-aware-flow.md has what is guaranteed, and how to choose.
+// collective operations. docs/memory-aware-flow.md has the guarantees, and how to choose.
 type MemoryConfig struct {
 	// Budget is how much that may be at this rank, its Limit or, following the machine's memory, its
-	// Adapt. Join fills in Memory and Peers, which must be unset. Ranks may differ. Default:
-	// IBCONDUIT_BUDGET (a limit in bytes, with a suffix K, M, G, T, or "adaptive"), else none: then
-	// nothing is bounded, and there are no fetch sets.
+	// Adapt. Ranks may differ. Default: IBCONDUIT_BUDGET (a limit in bytes, with a suffix K, M, G, T,
+	// or "adaptive"), else none: then nothing is bounded, and there are no fetch sets.
 	Budget flow.BudgetConfig
 	// ReceiveSize is how many bytes of each segment are for what other ranks write: the data of
 	// FetchFrom and of SendPayload, none of which may be larger, nor what one set fetches so. Of it,
@@ -30,9 +29,9 @@ type MemoryConfig struct {
 	// (0): IBCONDUIT_RECEIVE_SIZE, else with Fetches or Payloads the Budget's Limit, or its
 	// Adapt.Ceiling, or 64 MiB, and its Reserve; without them none.
 	ReceiveSize int64
-	// Fetches make the data of FetchFrom, by name. All ranks should have the same: who asks a rank for
-	// what it does not have gets an error. A function is called on a goroutine of its own for each
-	// request, which it answers, or keeps to be answered later.
+	// Fetches make the data of FetchFrom, by name. All ranks should have the same: a request for one
+	// that the rank does not have gets an error. A function is called on a goroutine of its own for
+	// each request, which it answers, or keeps to be answered later.
 	Fetches map[string]func(*FetchRequest)
 	// Payloads take what SendPayload brings, by name, like Fetches. A function is called on a
 	// goroutine of its own. It releases the payload, or keeps it for later. Close waits for it.
@@ -45,7 +44,7 @@ const (
 	wantReceive    = "0 (automatic) to 2^46 bytes"
 )
 
-// defaults fills in what is zero.
+// defaults fills in zeros.
 func (m *MemoryConfig) defaults(env *environment) {
 	if reflect.ValueOf(m.Budget).IsZero() {
 		switch v := env.str("IBCONDUIT_BUDGET", ""); v {
@@ -90,15 +89,16 @@ func (m *MemoryConfig) validate(c *Config) error {
 	case m.ReceiveSize < 0 || m.ReceiveSize > maxReceive:
 		return bad("Memory.ReceiveSize", m.ReceiveSize, wantReceive)
 	case !m.on() && m.ReceiveSize > 0:
-		return bad("Memory.ReceiveSize", m.ReceiveSize, "0 in a job without a budget, or set Memory.Budget (IBCONDUIT_BUDGET)")
+		return bad("Memory.ReceiveSize", m.ReceiveSize, "0 in a job without a budget, or set Memory.Budget "+
+			"(IBCONDUIT_BUDGET)")
 	case !m.on() && len(m.Fetches)+len(m.Payloads) > 0:
-		return bad("Memory.Budget", "none", "one, as there are Fetches or Payloads: Limit in bytes or Adapt (IBCONDUIT_BUDGET)")
+		return bad("Memory.Budget", "none", "one, as there are Fetches or Payloads: Limit in bytes or Adapt "+
+			"(IBCONDUIT_BUDGET)")
 	case m.on() && b.Limit == 0 && b.Adapt == nil:
 		return bad("Memory.Budget", "set without Limit and Adapt", "one of them")
-	case b.Peers != 0 || !reflect.ValueOf(b.Memory).IsZero():
-		return bad("Memory.Budget", "set in Peers or Memory", "these unset: Join fills them in")
 	case m.on() && c.BufferOrigin != regcache.Any && c.BufferOrigin != regcache.GoMapped:
-		return bad("BufferOrigin", c.BufferOrigin, "regcache.Any or GoMapped in a job with a budget: fetch sets read into memory that is mapped and given back")
+		return bad("BufferOrigin", c.BufferOrigin, "regcache.Any or GoMapped in a job with a budget: fetch sets read "+
+			"into memory that is mapped and given back")
 	}
 	if err := distinct("Memory.Fetches", slices.Sorted(maps.Keys(m.Fetches))); err != nil {
 		return err
@@ -109,7 +109,7 @@ func (m *MemoryConfig) validate(c *Config) error {
 	return nil
 }
 
-// distinct refuses names that a message could not tell apart.
+// distinct refuses names that a message could not distinguish.
 func distinct(field string, names []string) error {
 	seen := map[uint64]string{}
 	for _, n := range names {
@@ -117,7 +117,8 @@ func distinct(field string, names []string) error {
 			return &ConfigError{Field: field, Value: strconv.Quote(n), Want: "names that are not empty"}
 		}
 		if other, taken := seen[transient.Hash(n)]; taken {
-			return &ConfigError{Field: field, Value: strconv.Quote(n), Want: fmt.Sprintf("another name: it has the hash of %q", other)}
+			return &ConfigError{Field: field, Value: strconv.Quote(n),
+				Want: fmt.Sprintf("another name: it has the hash of %q", other)}
 		}
 		seen[transient.Hash(n)] = n
 	}
@@ -125,7 +126,7 @@ func distinct(field string, names []string) error {
 }
 
 // taken are the hashes of the names of Payloads, ascending; none where they are more than a hello
-// has: then other ranks ask for each payload whether it is taken.
+// has: then other ranks find out for each payload whether it is taken.
 func (m *MemoryConfig) taken() []uint64 {
 	if len(m.Payloads) > maxPayloads {
 		return nil

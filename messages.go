@@ -90,7 +90,7 @@ func (j *joining) openEndpoints() error {
 	if h.messages.handlers > 0 {
 		cfg := j.messages.params
 		cfg.Segment, cfg.SegmentOffset, cfg.SegmentSize = j.seg.User(), j.layout.UserOffset(), j.SegmentSize
-		if j.needs.fences != nil {
+		if j.cfg.Cache != nil {
 			cfg.Fencer = fencer{j.Job}
 		}
 		if err := j.open(&j.messages, cfg); err != nil {
@@ -190,7 +190,7 @@ func (s *endpoints) within(ctx context.Context, f func() error) error {
 	}
 }
 
-// endRequests is the part of Close between the meetings. late is what may not have arrived.
+// endRequests is the part of Close between its barriers. late is what may not have arrived.
 func (s *endpoints) endRequests(ctx context.Context) (late []error, err error) {
 	late, err = s.await(ctx, (*am.Endpoint).EndRequests)
 	for _, e := range s.busy {

@@ -14,7 +14,8 @@ import (
 // meet finds the other ranks. Where they are not found a variable that is misspelt may be why.
 func (j *joining) meet(ctx context.Context) (err error) {
 	if j.boot = j.cfg.Bootstrap; j.boot == nil {
-		j.boot, err = bootstrap.New(ctx, bootstrap.Options{Lookup: j.cfg.Getenv, Timeout: j.cfg.JoinTimeout, Log: j.cfg.Logger})
+		j.boot, err = bootstrap.New(ctx, bootstrap.Options{Lookup: j.cfg.Getenv, Timeout: j.cfg.JoinTimeout,
+			Log: j.cfg.Logger})
 	}
 	if err != nil || j.boot.Rank() == 0 {
 		tellMisspelt(os.Stderr, os.Environ())

@@ -1,17 +1,15 @@
 package conduit
 
 import (
-	"errors"
-
 	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/internal/env"
 	"github.com/ibconduit/conduit/internal/transient"
 	"github.com/ibconduit/conduit/segment"
 )
 
-// needs are what a part of the library asks a job for: collective operations, the shared heaps,
-// the cache, and their like. They follow from the configuration and the number of ranks, and are
-// alike on all ranks; Join compares the regions.
+// needs are what a part of the library requests of a job: collective operations, the shared heaps,
+// and their like. They follow from the configuration and the number of ranks, and are alike on all
+// ranks; Join compares the regions.
 type needs struct {
 	regions []env.Spec
 	sized   []func(ranks int) (env.Spec, error) // regions whose size depends on how many ranks there are
@@ -19,18 +17,13 @@ type needs struct {
 	// handlers registers the part's handlers of active messages. A job none of whose parts has any
 	// opens no endpoint for them.
 	handlers func(*am.Table)
-	// fences makes what a worker calls at operations that order memory accesses. Of all parts one has
-	// it, or none: then such operations cost nothing.
-	fences      func(env.Env, env.Lanes) (env.Fences, error)
-	fenceMapped bool   // the part with fences keeps bytes also of ranks whose memory is mapped here
-	fenceOwn    bool   // with fenceMapped: or wants to know of accesses to the own rank's too
-	heaps       *heaps // of the part that has them
-	memory      *memory
+	heaps    *heaps // of the part that has them
+	memory   *memory
 }
 
 // parts are those of every job. Their regions lie in this order, from the begin of every segment,
 // those of sized first.
-var parts = []func(*Config) needs{collNeeds, heapNeeds, cacheNeeds, memoryNeeds}
+var parts = []func(*Config) needs{collNeeds, heapNeeds, memoryNeeds}
 
 // needs are those of all parts together.
 func (c *Config) needs() (all needs, err error) {
@@ -43,12 +36,6 @@ func (c *Config) needs() (all needs, err error) {
 		all.lanes += n.lanes
 		if n.handlers != nil {
 			register = append(register, n.handlers)
-		}
-		if n.fences != nil && all.fences != nil {
-			return all, errors.New("two parts of the job have fences")
-		}
-		if n.fences != nil {
-			all.fences, all.fenceMapped, all.fenceOwn = n.fences, n.fenceMapped, n.fenceOwn
 		}
 		if n.memory != nil {
 			all.memory = n.memory

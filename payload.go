@@ -40,7 +40,7 @@ func SendPayload(ctx context.Context, v am.Via, rank int, name string, payload [
 			return err
 		}
 		defer v.exit()
-		if err := v.fences.release(ctx); err != nil {
+		if err := v.release(ctx); err != nil {
 			return err
 		}
 		j = v.job

@@ -10,13 +10,13 @@ import (
 // peer is how a worker reaches one rank, beside the job's route to it. It takes 16 bytes, as each
 // worker has as many as there are ranks.
 type peer struct {
-	base unsafe.Pointer // the user's region, where loads and stores reach it, unless the rank is down as of deathsSeen
+	base unsafe.Pointer // the user's region, where loads and stores reach it, unless the rank is down
 	size uint64         // bytes at base; 0 when not mapped
 }
 
 // refresh makes the table of mapped segments reflect which ranks are down.
 func (w *Worker) refresh() {
-	seen := w.deaths.Load()
+	seen, c := w.deaths.Load(), w.job.cfg.Cache
 	for r := range w.peers {
 		p := &w.peers[r]
 		p.base, p.size = nil, 0
@@ -26,7 +26,7 @@ func (w *Worker) refresh() {
 		if w.job.latencies != nil && r != w.job.rank {
 			continue
 		}
-		if w.job.needs.fenceMapped && (r != w.job.rank || w.job.needs.fenceOwn) {
+		if c != nil && (c.Check || c.Mapped && r != w.job.rank) {
 			continue
 		}
 		user := w.routes[r].user
@@ -37,28 +37,26 @@ func (w *Worker) refresh() {
 	w.deathsSeen = seen
 }
 
-// check is valid after a death, and says what is wrong.
-func (w *Worker) check(op string, node uint32, off, n uint64) (*route, error) {
-	rank := int(node) - 1
+// check is valid where the job has learned something, and says what is wrong.
+func (w *Worker) check(op string, node uint32, off, n uint64) (rt *route, rank int, err error) {
+	rank = int(node) - 1
 	switch {
 	case w.peers == nil:
-		return nil, errClosed(op, "worker")
+		return nil, 0, errClosed(op, "worker")
 	case node == 0:
-		return nil, fmt.Errorf("%s: %w", op, ErrNullPtr)
+		return nil, 0, fmt.Errorf("%s: %w", op, ErrNullPtr)
 	case node >= badRank:
-		return nil, &RankError{Op: op, Rank: -1, Size: len(w.peers)}
+		return nil, 0, &RankError{Op: op, Rank: -1, Size: len(w.peers)}
 	case rank >= len(w.peers):
-		return nil, &RankError{Op: op, Rank: rank, Size: len(w.peers)}
+		return nil, 0, &RankError{Op: op, Rank: rank, Size: len(w.peers)}
 	}
-	if w.deathsSeen != w.deaths.Load() {
-		w.refresh()
-	}
-	rt := &w.routes[rank]
+	w.catchUp()
+	rt = &w.routes[rank]
 	if err := fabric.CheckRange(op, rank, off, n, rt.user); err != nil {
-		return nil, err
+		return nil, rank, err
 	}
 	if cause := w.job.members.cause(rank); cause != nil {
-		return nil, &PeerDownError{Rank: rank, Op: op, Cause: cause}
+		return nil, rank, &PeerDownError{Rank: rank, Op: op, Cause: cause}
 	}
-	return rt, nil
+	return rt, rank, nil
 }

@@ -1,10 +1,6 @@
 package conduit
 
-import (
-	"sync/atomic"
-
-	"github.com/ibconduit/conduit/internal/fabric"
-)
+import "github.com/ibconduit/conduit/internal/fabric"
 
 // Stats are counters by network name.
 type Stats map[string]fabric.Counters
@@ -25,11 +21,13 @@ func (w *Worker) Stats() Stats {
 	return statsOf(w)
 }
 
-// statsOf are those of a worker. The lock of the job's workers is held.
+// statsOf are the counters of a worker. The lock of the job's workers is held.
 func statsOf(w *Worker) Stats {
 	s := (&lanes{w.job, w.lanes}).stats()
-	if w.direct != nil {
-		s.add(FabricSHM, w.direct.load())
+	if w.direct != nil { // what never reached a lane because loads and stores did it
+		c := w.direct.Load()
+		c.Completed, c.Direct = c.Puts+c.Gets+c.Atomics, c.Puts+c.Gets
+		s.add(FabricSHM, c)
 	}
 	return s
 }
@@ -49,30 +47,11 @@ func (j *Job) Stats() Stats {
 	return s
 }
 
-// stats are those of lanes that are open.
+// stats are the counters of open lanes.
 func (l *lanes) stats() Stats {
 	s := make(Stats)
 	for i, lane := range l.all {
 		s.add(l.job.networks.all[i].Name(), lane.Counters().Load())
 	}
 	return s
-}
-
-// directCounters count what never reached a lane because loads and stores did
-// it. See package offheap for why they are not atomics.
-type directCounters struct {
-	puts, gets, atomics, putBytes, getBytes uint64
-}
-
-func (m *directCounters) load() fabric.Counters {
-	c := fabric.Counters{
-		Puts:     atomic.LoadUint64(&m.puts),
-		Gets:     atomic.LoadUint64(&m.gets),
-		Atomics:  atomic.LoadUint64(&m.atomics),
-		PutBytes: atomic.LoadUint64(&m.putBytes),
-		GetBytes: atomic.LoadUint64(&m.getBytes),
-	}
-	c.Completed = c.Puts + c.Gets + c.Atomics
-	c.Direct = c.Puts + c.Gets
-	return c
 }

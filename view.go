@@ -132,7 +132,7 @@ func (v arrayJob) AllFree(ctx context.Context, off uint64) (free bool, err error
 type arrayWorker struct{ w *Worker }
 
 func (v arrayWorker) Check(op string, node uint32, off, n uint64) error {
-	_, err := v.w.check(op, node, off, n)
+	_, _, err := v.w.check(op, node, off, n)
 	return err
 }
 
@@ -167,15 +167,23 @@ func (v arrayWorker) Wait(l fabric.Lane, h fabric.Handle) error {
 }
 
 func (v arrayWorker) Chain(kind fabric.Kind, start func() error) error {
-	if v.w.inChain || kind == fabric.KindPut && v.w.fences.caches() { // the waits post, or the cache combines
+	if v.w.inChain || kind == fabric.KindPut && v.w.lines != nil { // the waits post, or the cache combines
 		return start()
 	}
 	return v.w.Chain(start)
 }
 
-func (v arrayWorker) Gathers(node uint32, off uint64) bool { return v.w.fences.gathers(node, off) }
-func (v arrayWorker) Remote(node uint32) bool              { return v.w.fences.remote(node) }
+func (v arrayWorker) Gathers(node uint32, off uint64) bool {
+	return v.w.lines != nil && !v.w.inChain && !v.w.lines.Bypasses(int(node)-1, off)
+}
+
+func (v arrayWorker) Remote(node uint32) bool { return v.w.lines.Keeps(int(node) - 1) }
 
 func (v arrayWorker) Gather(places []cache.Place, n int, dst []byte) error {
-	return v.w.fences.gather(places, n, dst)
+	if err := v.w.enter("get"); err != nil {
+		return err
+	}
+	defer v.w.exit()
+	v.w.catchUp()
+	return inRegion(v.w.lines.Gather(v.w.ctx, places, n, dst), v.w.begin)
 }

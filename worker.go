@@ -8,7 +8,9 @@ import (
 	"unsafe"
 
 	"github.com/ibconduit/conduit/am"
+	"github.com/ibconduit/conduit/cache"
 	"github.com/ibconduit/conduit/internal/arrays"
+	"github.com/ibconduit/conduit/internal/env"
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/offheap"
@@ -22,23 +24,27 @@ type Worker struct {
 	// What the hot path touches comes first.
 	peers      []peer         // by rank; nil once closed
 	begin      uint64         // of the user's region in every segment
-	deaths     *atomic.Uint32 // the job's count of dead ranks
-	deathsSeen uint32         // what peers reflects
-	reported   uint32         // how many deaths WaitUntil has returned
-	direct     *directCounters
-	fences     *fences // nil: no part keeps bytes of other ranks for the worker
+	generation *atomic.Uint64 // the job's, of what it has learned
+	seen       uint64         // of that
+	direct     *fabric.Counters
+	lines      *cache.Cache // whose lines a get may read: the worker's cache, unless there are checks
+	fence      env.Fence    // nil: nothing keeps bytes of other ranks for the worker
 	guard      owner.Guard
 	routes     []route                  // the job's, by rank
-	byNet      [maxNetworks]fabric.Lane // what operations go through: lanes, or in a chain the chain's
+	byNet      [maxNetworks]fabric.Lane // what operations go through: of a network, or what stands above that
 
-	job     *Job
-	number  int             // of those that the job has opened, from 1
-	turn    int             // of the message endpoints
-	ctx     context.Context // bounds blocking calls that take none
-	lanes   []fabric.Lane   // one per network in use, in their order
-	held    lanes           // the same, inside a call
-	inChain bool
-	chain   *chain // nil before the first Chain
+	job        *Job
+	number     int             // of those that the job has opened, from 1
+	turn       int             // of the message endpoints
+	ctx        context.Context // bounds blocking calls that take none
+	lanes      []fabric.Lane   // one per network in use, in their order
+	held       lanes           // the same, inside a call
+	deaths     *atomic.Uint32  // the job's count of dead ranks
+	deathsSeen uint32          // what peers reflects
+	reported   uint32          // how many deaths WaitUntil has returned
+	kept       keeping         // nothing without a cache
+	inChain    bool
+	chain      *chain // nil before the first Chain
 
 	fetches *transient.Fetcher // nil before the first FetchSet
 
@@ -53,7 +59,7 @@ type Worker struct {
 }
 
 func (w *Worker) open() (err error) {
-	if w.direct, w.freeDirect, err = offheap.Alloc[directCounters](); err != nil {
+	if w.direct, w.freeDirect, err = offheap.Alloc[fabric.Counters](); err != nil {
 		return err
 	}
 	all, err := w.job.networks.newLanes()
@@ -66,10 +72,9 @@ func (w *Worker) open() (err error) {
 	w.SetContext(w.ctx)
 	w.begin = w.job.layout.UserOffset()
 	w.peers, w.routes = make([]peer, w.job.size), w.job.networks.routes
-	w.deathsSeen = w.deaths.Load() - 1 // force the first refresh
+	w.seen = w.generation.Load()
 	w.refresh()
-	w.fences, err = openFences(w)
-	return err
+	return openCache(w)
 }
 
 // SetContext bounds every following call that takes no context, Get and Put
@@ -88,6 +93,9 @@ func (w *Worker) SetContext(ctx context.Context) {
 			b.SetContext(ctx)
 		}
 	}
+	for _, l := range w.kept.lanes {
+		l.SetContext(ctx)
+	}
 }
 
 // Job is the job that the worker belongs to.
@@ -105,7 +113,7 @@ func (w *Worker) Flush(ctx context.Context) error {
 }
 
 func (w *Worker) flush(ctx context.Context) error {
-	all := w.fences.release(ctx)
+	all := w.release(ctx)
 	lost := func(err error) {
 		if all == nil {
 			all = err
@@ -114,14 +122,12 @@ func (w *Worker) flush(ctx context.Context) error {
 		}
 	}
 	lost(w.chain.postOpen())
-	lost(w.fences.finish(ctx))
-	for _, l := range w.lanes {
-		if err := l.Flush(ctx); err != nil {
+	for i := range w.lanes {
+		if err := w.byNet[i].Flush(ctx); err != nil {
 			lost(inRegion(err, w.begin))
 		}
 	}
 	w.fetches.Flushed(ctx)
-	w.fences.flushed(all)
 	return all
 }
 
@@ -183,7 +189,7 @@ const (
 //
 // A handler must not wait: it gets am.ErrInHandler unless the word fulfils the condition already.
 func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64) error {
-	if w.fences != nil || w.peers == nil {
+	if w.fence != nil || w.peers == nil {
 		return waitFenced(ctx, w, off, c, value)
 	}
 	if owner.Checked {
@@ -195,25 +201,25 @@ func (w *Worker) WaitUntil(ctx context.Context, off uint64, c Cond, value uint64
 	return w.waitWord(ctx, off, c, value)
 }
 
-// waitFenced is WaitUntil with fences, or of a closed worker: the rank waited for may need what the
-// worker wrote.
+// waitFenced is WaitUntil with a fence, or of a closed worker: the rank waited for may need writes
+// of this one.
 func waitFenced(ctx context.Context, w *Worker, off uint64, c Cond, value uint64) error {
 	if err := w.enter("wait-until"); err != nil {
 		return err
 	}
 	defer w.exit()
-	if err := w.fences.release(ctx); err != nil {
+	if err := w.release(ctx); err != nil {
 		return err
 	}
-	defer w.fences.acquire()
+	defer w.acquire()
 	err := w.waitWord(ctx, off, c, value)
-	if err == nil {
-		w.fences.check.heard(off)
+	if err == nil && w.kept.told != nil {
+		w.kept.told.Hear(w.job.rank, off, 8)
 	}
 	return err
 }
 
-// waitWord is WaitUntil inside a call of the worker, without fences.
+// waitWord is WaitUntil inside a call of the worker, without a fence.
 func (w *Worker) waitWord(ctx context.Context, off uint64, c Cond, value uint64) error {
 	if !c.Valid() {
 		return fmt.Errorf("conduit: wait-until: no condition %d", c)
@@ -273,22 +279,23 @@ func (w *Worker) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), w.job.cfg.CloseTimeout)
 	defer cancel()
 	err := w.flush(ctx)
-	if lost := w.fences.close(ctx); lost != nil {
-		err = errors.Join(err, lost)
+	if lost := w.kept.close(ctx); lost != nil {
+		err = errors.Join(err, inRegion(lost, w.begin))
 	}
 	w.job.workers.mu.Lock()
 	defer w.job.workers.mu.Unlock()
 	delete(w.job.workers.open, w)
 	w.job.workers.retired.merge(statsOf(w))
-	w.job.workers.retiredCaches = w.job.workers.retiredCaches.Add(w.fences.stats())
-	w.closeErr = errors.Join(err, w.release())
+	w.job.workers.retiredCaches = w.job.workers.retiredCaches.Add(w.kept.stats())
+	w.closeErr = errors.Join(err, w.giveBack())
 	return w.closeErr
 }
 
-// release gives back what open took, whether or not it finished.
-func (w *Worker) release() error {
+// giveBack gives back what open took, whether or not it finished.
+func (w *Worker) giveBack() error {
 	err := inRegion(closeLanes(w.lanes), w.begin)
-	w.lanes, w.peers, w.routes, w.fences = nil, nil, nil, nil
+	w.lanes, w.peers, w.routes, w.lines, w.fence, w.kept = nil, nil, nil, nil, nil, keeping{}
+	w.byNet = [maxNetworks]fabric.Lane{}
 	w.fetches.Close()
 	if w.freeDirect != nil {
 		w.freeDirect()

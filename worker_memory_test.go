@@ -29,7 +29,7 @@ func TestAWorkerTakes16BytesARank(t *testing.T) {
 		runtime.GC()
 		runtime.ReadMemStats(&before)
 		for i := range open {
-			w := &Worker{job: j, ctx: j.life, deaths: &j.members.deaths}
+			w := &Worker{job: j, ctx: j.life, deaths: &j.members.deaths, generation: &j.members.generation}
 			if err := w.open(); err != nil {
 				t.Fatal(err)
 			}
@@ -38,7 +38,7 @@ func TestAWorkerTakes16BytesARank(t *testing.T) {
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		for _, w := range open {
-			if err := w.release(); err != nil {
+			if err := w.giveBack(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -70,13 +70,14 @@ func (l failingLane) Close() error {
 // What a Close that could not flush lost has the program's offsets, too.
 func TestCloseNamesOffsetsAsTheProgramDoes(t *testing.T) {
 	w := &Worker{job: &Job{}, begin: 4096, lanes: []fabric.Lane{failingLane{rank: 1}, failingLane{rank: 2}}}
-	if said := w.release().Error(); strings.Count(said, "offset 8 of") != 2 {
+	if said := w.giveBack().Error(); strings.Count(said, "offset 8 of") != 2 {
 		t.Error(said)
 	}
 }
 
 func TestFlushReturnsTheErrorsOfAllLanes(t *testing.T) {
 	w := &Worker{job: &Job{}, lanes: []fabric.Lane{failingLane{rank: 1}, failingLane{rank: 2}}}
+	copy(w.byNet[:], w.lanes)
 	said := w.flush(t.Context()).Error()
 	for _, want := range []string{"rank 1", "rank 2"} {
 		if !strings.Contains(said, want) {

@@ -77,11 +77,11 @@ func (j *Job) NewWorker() (*Worker, error) {
 	number := s.opened
 	s.mu.Unlock()
 	// Without the lock: a device may take seconds to be done with the lane's last user.
-	w := &Worker{job: j, number: number, turn: turn, ctx: j.life, deaths: &j.members.deaths}
+	w := &Worker{job: j, number: number, turn: turn, ctx: j.life, deaths: &j.members.deaths, generation: &j.members.generation}
 	w.waitStop = w.stopWaiting
 	err := w.open()
 	if err != nil {
-		err = errors.Join(fmt.Errorf("conduit: new worker: %w", err), w.release())
+		err = errors.Join(fmt.Errorf("conduit: new worker: %w", err), w.giveBack())
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

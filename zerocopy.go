@@ -37,9 +37,9 @@ func (j *Job) Registrations() (Registrations, bool) {
 }
 
 // RetestRegistrations tests again whether all changes of the program's memory are noticed, as they
-// are when the job starts: a library loaded since may have replaced the hooks. What is no longer
-// watched is registered for each operation from then on. It takes some milliseconds, and is right
-// at any time before Close.
+// are when the job starts: a library loaded since may have replaced the hooks. Memory that is no
+// longer watched is registered for each operation from then on. It takes some milliseconds, and is
+// right at any time before Close.
 func (j *Job) RetestRegistrations() (Registrations, bool) {
 	n, ok := j.networks.registering()
 	if !ok {

@@ -79,8 +79,8 @@ type acquirer struct {
 	replies, shareless, unprepared, buffers fifo
 }
 
-// allotment is a peer's part of an acquirer.
-type allotment struct {
+// peerClaims is a peer's part of an acquirer.
+type peerClaims struct {
 	calls               int    // that have a place
 	connection          uint32 // counts the network's connections, from 1
 	connected           bool
@@ -140,8 +140,8 @@ func (a *acquirer) takeSmall(p *peer, call bool) bool {
 	return true
 }
 
-// try takes all that c lacks, or changes nothing: then c.next is what was missing. It waits behind
-// the claims that are queued, but does not queue.
+// try takes all that c lacks, or changes nothing: then c.next is the first that was missing. It
+// waits behind the claims that are queued, but does not queue.
 func (a *acquirer) try(c *claim) bool {
 	had := c.next
 	if a.advance(c) {
@@ -153,7 +153,7 @@ func (a *acquirer) try(c *claim) bool {
 	return false
 }
 
-// commit is try for a prepared message whose payload lies in b. A message that has to wait gives
+// commit is try for a prepared message with its payload in b. A message that has to wait gives
 // its buffer back, after keep has copied the payload: the requests in front of it may wait for a
 // buffer.
 func (a *acquirer) commit(c *claim, b fabric.SendBuf, keep func()) bool {
@@ -195,7 +195,7 @@ func (a *acquirer) acquireFirst(c *claim) bool {
 	return false
 }
 
-// advance takes what c lacks, in order, up to what is missing.
+// advance takes what c lacks, in order, up to the first that is missing.
 func (a *acquirer) advance(c *claim) bool {
 	for ; c.next < acquired; c.next++ {
 		none := c.next == stageShare && c.p.connected // it needs none, and so has no queue
@@ -239,7 +239,7 @@ func (a *acquirer) take(c *claim) (ok bool) {
 	return ok
 }
 
-// serve gives what there is of a resource to those who wait for it. A claim that then misses
+// serve gives the free units of a resource to the claims that wait for it. A claim that then misses
 // another one queues there.
 func (a *acquirer) serve(q *fifo) {
 	if q.First() != nil {
@@ -340,16 +340,16 @@ func (a *acquirer) reserving() (n int) {
 	return n
 }
 
-// credited serves those who wait for credits of a peer, which has granted some.
+// credited serves the claims that wait for credits of a peer, which has granted some.
 func (a *acquirer) credited(p *peer) { a.serve(&p.credit) }
 
-// roomAt serves those who wait for room in the queue to a peer.
+// roomAt serves the claims that wait for room in the queue to a peer.
 func (a *acquirer) roomAt(p *peer) {
 	p.full = false
 	a.serve(&p.room)
 }
 
-// connect notes that the network has a connection to a peer: what was sent to it is on its way.
+// connect notes that the network has a connection to a peer: messages sent before are on their way.
 func (a *acquirer) connect(p *peer) {
 	p.connected = true
 	p.connection++
@@ -359,7 +359,7 @@ func (a *acquirer) connect(p *peer) {
 // disconnect notes that there is no connection to a peer any more.
 func (a *acquirer) disconnect(p *peer) { p.connected = false }
 
-// dropShares ends the shares of a peer that needs none any more, and serves those who wait for one.
+// dropShares ends the shares of a peer that needs none any more, and serves claims on one.
 func (a *acquirer) dropShares(p *peer) {
 	a.shared -= p.shares
 	p.shares = 0

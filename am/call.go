@@ -95,8 +95,9 @@ func (h *Handler) admit(ctx context.Context, op string, v Via, rank int, p *Payl
 	return l, h.admitTo(ctx, op, v, l, rank, p, args)
 }
 
-// admitTo is admit for a request whose endpoint is known.
-func (h *Handler) admitTo(ctx context.Context, op string, v Via, l *Endpoint, rank int, p *Payload, args []uint64) error {
+// admitTo is admit for a request with a known endpoint.
+func (h *Handler) admitTo(ctx context.Context, op string, v Via, l *Endpoint, rank int, p *Payload,
+	args []uint64) error {
 	if err := h.check(op, l, rank, p, args); err != nil || l.core.cfg.Fencer == nil {
 		return err
 	}
@@ -109,7 +110,8 @@ func (h *Handler) check(op string, l *Endpoint, rank int, p *Payload, args []uin
 		return err
 	}
 	if h.table != l.core.table {
-		return fmt.Errorf("am: %s %q: the handler is of another table than the endpoint: register it in Config.Table", op, h.name)
+		return fmt.Errorf("am: %s %q: the handler is of another table than the endpoint: register it in Config.Table", op,
+			h.name)
 	}
 	if rank < 0 || rank >= l.core.peers.Len() {
 		return &fabric.RankError{Op: op, Rank: rank, Size: l.core.peers.Len()}

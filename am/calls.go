@@ -96,7 +96,7 @@ func (c *calls) release(e *entry, i int32) *waiter {
 	return w
 }
 
-// withdraw frees entry i, whose message was not sent.
+// withdraw frees entry i: its message was not sent.
 func (c *calls) withdraw(i int32) {
 	e := &c.e[i-1]
 	w := e.w
@@ -131,7 +131,7 @@ func (c *calls) silent(but int, since time.Duration) (ranks []int) {
 	return ranks
 }
 
-// endCallsLocked ends what is in flight to a rank, or to all.
+// endCallsLocked ends calls in flight to a rank, or to all.
 func (c *core) endCallsLocked(rank int, n need, cause error, count *uint64) {
 	for i := range c.calls.e {
 		e := &c.calls.e[i]
@@ -175,7 +175,8 @@ func (c *core) answeredLocked(p *peer, rank int, h *head, payload []byte) error 
 	}
 	if h.cat == long {
 		if h.off > uint64(len(c.cfg.Segment)) || uint64(h.length) > uint64(len(c.cfg.Segment))-h.off {
-			return &MessageError{Rule: "writes beyond the segment", Got: h.off + uint64(h.length), Limit: uint64(len(c.cfg.Segment))}
+			return &MessageError{Rule: "writes beyond the segment", Got: h.off + uint64(h.length),
+				Limit: uint64(len(c.cfg.Segment))}
 		}
 		payload = c.cfg.Segment[h.off : h.off+uint64(h.length) : h.off+uint64(h.length)]
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/spin"
 )
@@ -17,16 +18,16 @@ const (
 	copiedSoon = 8 << 10
 	// eventsPerPoll bounds what one goroutine takes on at once.
 	eventsPerPoll = 32
-	// retryAfter is when whoever found no send buffer looks again in event mode: a
-	// buffer that becomes free wakes nobody.
+	// retryAfter is when a goroutine without a send buffer looks again in event mode: a buffer that
+	// becomes free wakes none.
 	retryAfter = time.Millisecond
 	// fullFor is for how long a queue of the network that was full is left alone.
 	fullFor = 20 * time.Microsecond
-	// attendMost bounds the intervals at which the attendant looks whether anybody polls.
+	// attendMost bounds the intervals at which the attendant looks whether a goroutine polls.
 	attendMost = 16 * time.Millisecond
 	// longest is what longer times are taken for, 18 years, so that sums of times do not overflow.
 	longest = time.Duration(1 << 59)
-	// attendStep is the longest sleep of the attendant, who has to see that the endpoint is closed.
+	// attendStep is the longest sleep of the attendant, which has to see that the endpoint is closed.
 	attendStep = 100 * time.Millisecond
 	// maxFailure is the most text that a failure carries.
 	maxFailure = 512
@@ -46,8 +47,8 @@ type Config struct {
 	// ranks, in bytes; SegmentSize must be set where it is not 0, which keeps Long messages from what
 	// lies in front.
 	SegmentOffset uint64
-	// SegmentSize tells into how many bytes of a rank's segment Long messages may write, where that is
-	// less than the network would allow. It is asked before each, and of each grant of memory for a
+	// SegmentSize is how many bytes of a rank's segment Long messages may write, where that is
+	// less than the network would allow. It is called before each, and for each grant of memory for a
 	// large payload, with locks held: it must not block, nor use the endpoint. A rank that grants
 	// memory beyond it is cut off. nil: all, and the sender of a payload for which there is no such
 	// memory gets a *fabric.BoundsError.
@@ -62,11 +63,11 @@ type Config struct {
 	// place; beyond, payloads are copied. They also stand in for up to 7 that are to be posted
 	// together. 0: 16. -1: none.
 	Spares int
-	// MaxMedium is the largest payload of a Medium message in bytes: from 512 to what the network's
-	// largest message leaves, which the error of Open names. 0: 4096.
+	// MaxMedium is the largest payload of a Medium message in bytes: from 512 to the room in the
+	// network's largest message, which the error of Open names. 0: 4096.
 	MaxMedium int
-	// Sends are the send buffers that requests use: 1 and more. A message whose payload and arguments
-	// are together no longer than MaxArgs arguments mostly takes none. 0: 64.
+	// Sends are the send buffers that requests use: 1 and more. A message with payload and
+	// arguments no longer than MaxArgs arguments mostly takes none. 0: 64.
 	Sends int
 	// Prepares are the send buffers that the program may have in its hands (Prepare): less than Sends.
 	// 0: half of Sends. With Sends 1 there is none, and Prepare is an error.
@@ -78,7 +79,7 @@ type Config struct {
 	Flow flow.Config
 
 	// SpinFor is for how long a goroutine that waits polls without anything happening before it
-	// sleeps. It gives the processor to whoever needs it meanwhile (Sharing). 0: 75 µs, and 600
+	// sleeps. It gives the processor to processes that need it (Sharing). 0: 75 µs, and 600
 	// on an emulated processor, where a sleep takes some 300. -1: no time.
 	SpinFor time.Duration
 	// AttendAfter is for how long no goroutine polls before the attendant does. 0: 1 ms, the least.
@@ -96,20 +97,20 @@ type Config struct {
 	// for dead: a rank that lives answers, its attendant does. 0: 30 s. -1: for ever. As questions
 	// come ever more rarely, it is at least 256 times Flow.Retry where that is more than 15 ms.
 	SilentAfter time.Duration
-	// DeferFor is the time for a deferred reply whose handler names none. 0: 30 s.
+	// DeferFor is the time for a deferred reply without one of its own. 0: 30 s.
 	DeferFor time.Duration
 	// CloseAfter bounds for how long Close waits for handlers that run, and for the attendant
 	// (AttendAfter). 0: 10 s.
 	CloseAfter time.Duration
 
-	// Sharing is what the job's waits know of who shares the processors. nil: of the endpoint's own,
+	// Sharing is the job's count of processes that share the processors. nil: of the endpoint's own,
 	// or none if there is a Host.
 	Sharing *spin.Sharing
 	// Fencer learns of requests, replies and handlers. nil: none, which costs nothing.
 	Fencer Fencer
 	// Host runs goroutines. nil: the Go runtime.
 	Host Host
-	// OnClosed, if not nil, is told once of each peer that is dead, or was cut off because it
+	// OnClosed, if not nil, is called once for each peer that is dead, or was cut off because it
 	// broke the protocol, before any call to it ends. It must not block nor use the endpoint.
 	OnClosed func(rank int, cause error)
 }
@@ -157,7 +158,8 @@ func (c *Config) populate() error {
 	if c.AttendAfter > 0 {
 		c.AttendAfter = max(c.AttendAfter, time.Millisecond) // shorter sleeps come back a millisecond late anyway
 	}
-	for _, d := range []*time.Duration{&c.SpinFor, &c.AttendAfter, &c.StallAfter, &c.PingAfter, &c.SilentAfter, &c.DeferFor, &c.CloseAfter} {
+	for _, d := range []*time.Duration{&c.SpinFor, &c.AttendAfter, &c.StallAfter, &c.PingAfter, &c.SilentAfter,
+		&c.DeferFor, &c.CloseAfter} {
 		*d = min(*d, longest)
 	}
 	switch {
@@ -170,7 +172,8 @@ func (c *Config) populate() error {
 		return fmt.Errorf("am: %d credits, %d replies, %d spares, %d and %d send buffers, MaxMedium %d: at most %d each",
 			c.Credits, c.Replies, c.Spares, c.Sends, c.ReplySends, c.MaxMedium, most)
 	case c.Prepares < 0 || c.Prepares >= c.Sends:
-		return fmt.Errorf("am: %d send buffers for prepared messages, of %d: less than all (Config.Prepares, Sends)", c.Prepares, c.Sends)
+		return fmt.Errorf("am: %d send buffers for prepared messages, of %d: less than all (Config.Prepares, Sends)",
+			c.Prepares, c.Sends)
 	case c.SegmentOffset > 0 && c.SegmentSize == nil:
 		return fmt.Errorf("am: SegmentOffset is %d: SegmentSize must be set with it", c.SegmentOffset)
 	case c.DeferFor < 0 || c.CloseAfter < 0:
@@ -186,24 +189,24 @@ type Term struct {
 }
 
 // Terms are the parameters that must be the same on all ranks, with their defaults; always the same
-// ones in the same order. The error is that of a configuration with which Open would fail on any
-// network.
+// ones in the same order. An error: with the configuration Open would fail on any network.
 func (c Config) Terms() ([]Term, error) {
 	c.Rank, c.Size = 0, 1
 	if err := c.populate(); err != nil {
 		return nil, err
 	}
-	f, err := flow.NewSenderConfig(c.Flow, c.Credits)
+	f, err := credit.NewSenderConfig(c.Flow, c.Credits)
 	if err != nil {
 		return nil, err
 	}
 	return []Term{
-		{"Credits", uint64(c.Credits)}, {"MaxMedium", uint64(c.MaxMedium)}, {"Flow.Window", uint64(f.Window)}, {"Flow.Initial", uint64(f.Initial)},
+		{"Credits", uint64(c.Credits)}, {"MaxMedium", uint64(c.MaxMedium)},
+		{"Flow.Window", uint64(f.Window)}, {"Flow.Initial", uint64(f.Initial)},
 		{"Flow.RecallAfter (ns)", uint64(f.RecallAfter)}, {"Flow.Retry (ns)", uint64(f.Retry)},
 	}, nil
 }
 
-// endpoint is what the endpoint needs of the network.
+// endpoint returns the endpoint's needs of the network.
 func (c *Config) endpoint() fabric.EndpointConfig {
 	return fabric.EndpointConfig{
 		Slots:    c.Credits + c.Replies + c.Spares,

@@ -31,7 +31,7 @@ func (r *memory) kill(i int) { r.m.Kill(i, errors.New("killed by the test")) }
 
 func TestConformanceInMemory(t *testing.T) {
 	r := &memory{loss: 0.2}
-	amtest.Run(t, amtest.Options{New: r.ranks, Kill: r.kill, Patience: 12 * time.Second})
+	amtest.Run(t, amtest.Options{New: r.ranks, Kill: r.kill, Limit: 12 * time.Second})
 }
 
 // simulation is the rig of simulated networks.

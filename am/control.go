@@ -65,7 +65,7 @@ func (e *emitter) controlLocked(p *peer, now time.Duration) {
 }
 
 // isSilent reports whether a peer has no answer for too long to questions that are still repeated:
-// one that was lost and is not asked any more says nothing.
+// a lost one that is not repeated says nothing.
 func (e *emitter) isSilent(p *peer, now time.Duration) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -75,7 +75,7 @@ func (e *emitter) isSilent(p *peer, now time.Duration) bool {
 // forgotten is the age of a question that is not repeated.
 func (e *emitter) forgotten() time.Duration { return max(e.cfg.SilentAfter/4, time.Second) }
 
-// askLocked asks a peer for credits if a question is due. The peer's sending lock is held.
+// askLocked sends a peer a question for credits if one is due. The peer's sending lock is held.
 func (e *emitter) askLocked(p *peer) {
 	e.mu.Lock()
 	now := e.net.Now()

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/lockrank/errring"
@@ -20,12 +20,12 @@ type core struct {
 	cfg   Config
 	table *Table
 	hash  uint32                             // of the table, on every message
-	flow  *flow.Config                       // of the senders' accounts
+	flow  *credit.Config                     // of the senders' accounts
 	self  *Endpoint                          // for handlers
 	peers sparse.Array[atomic.Pointer[peer]] // by rank; nil: no message went there or came from there
 
 	mu       lockrank.Mutex // Pool
-	pool     *flow.Pool
+	pool     *credit.Pool
 	acquirer acquirer
 	calls    calls
 	parked   queue.List[waiter]
@@ -44,7 +44,7 @@ type core struct {
 	stats    counters
 
 	transfers int // large payloads from here and to here that have not ended
-	telling   int // of a Receiver's functions, and those of Call.Go, those that run or are to
+	functions int // of a Receiver's functions, and those of Call.Go, those that run or are to
 	rounding  bool
 	quick     []func() // of quick receivers, for the end of the round
 	copying   int      // that copy what this rank sends itself into the segment
@@ -132,11 +132,11 @@ func sooner(a, b time.Duration) time.Duration {
 
 // inFlightLocked counts what has not ended.
 func (c *core) inFlightLocked() InFlightError {
-	return InFlightError{Calls: c.calls.awaits - c.calls.grants, Writes: c.calls.writes, Owed: len(c.owed), Unsent: len(c.late),
-		Handlers: c.handlingLocked(), Transfers: c.transfers + c.telling}
+	return InFlightError{Calls: c.calls.awaits - c.calls.grants, Writes: c.calls.writes,
+		Owed: len(c.owed), Unsent: len(c.late), Handlers: c.handlingLocked(), Transfers: c.transfers + c.functions}
 }
 
-// handlingLocked counts the requests whose handlers have not ended.
+// handlingLocked counts the requests with handlers that have not ended.
 func (c *core) handlingLocked() int {
 	return int(c.stats.requests - c.stats.handled.Load() - c.stats.refused.Load())
 }

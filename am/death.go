@@ -11,7 +11,7 @@ import (
 // more. What still arrives from it is counted and dropped.
 func (c *core) cut(p *peer, why error) { c.down(p, of(p.rank, why), false) }
 
-// takeDeaths ends what there is with the peers that peerDown was told of, if there are any: credits
+// takeDeaths ends calls and credits of the peers that peerDown has named, if there are any: credits
 // that they held may be due to others. The caller leads.
 func (c *core) takeDeaths() (some bool) {
 	if c.deaths.Load() == nil {

@@ -7,7 +7,7 @@ import (
 )
 
 // Defer puts the reply off until after the handler. d bounds that; 0 is Config.DeferFor. Then the
-// caller is told that there is none, and at once if the handler panics. It is nil where the call
+// caller learns that there is none, and at once if the handler panics. It is nil where the call
 // was replied to, or deferred, before.
 func (c *Call) Defer(d time.Duration) *DeferredReply {
 	if c.state != fresh {
@@ -88,7 +88,7 @@ func (t *DeferredReply) take(as int32) error {
 	return nil
 }
 
-// expire tells the callers whose deferred replies did not come in time.
+// expire ends the calls with deferred replies that did not come in time.
 func (r *replier) expire(now time.Duration) {
 	for {
 		r.mu.Lock()

@@ -21,7 +21,7 @@
 // place; at most Config.Prepares messages are prepared at once.
 //
 // A call ends exactly once: with its reply, a *RemoteError (the handler panicked, gave no reply in
-// time or one that cannot be sent, or the request names what is not there), a
+// time or one that cannot be sent, or the request names a missing handler or place), a
 // *fabric.PeerDownError, ErrClosed, or, for its caller only, the end of the context or a
 // *StallError; what comes later is dropped. A post without an error has been given to the network,
 // which delivers it unless one of the two ranks dies.
@@ -32,14 +32,14 @@
 //
 // A Long writes where its sender says. With [Large] the receiver says where, once it has memory:
 // the sender announces the payload (a request to send), the receiver grants memory in its segment,
-// now or later, or refuses, and the sender writes the payload there behind which the receiver is
-// told. UCX and MPI libraries call this a rendezvous. The steps are messages like posts, which take
-// a credit each and nothing while they wait for the next. So a payload that waits for memory holds
-// no credit, no buffer and no place of a call, and messages pass it.
+// now or later, or refuses, and the sender writes the payload there, then notifies the receiver.
+// UCX and MPI libraries call this a rendezvous. The steps are messages like posts, which take a
+// credit each and nothing while they wait for the next. So a payload that waits for memory holds no
+// credit, no buffer and no place of a call, and messages pass it.
 //
 // A rank has at most 16 payloads announced to another; the others wait at their sender. Each
 // announcement has one answer, and behind a grant comes the payload or its withdrawal. The receiver
-// is told of the end of each once ([Receiver]): the payload has come, its sender has withdrawn it
+// learns of the end of each once ([Receiver]): the payload has come, its sender has withdrawn it
 // (ctx, a *StallError), its sender is dead, or the endpoint is closed. Only then is granted memory
 // its own again. Of a sender that was taken for dead wrongly the network may still bring what it
 // writes, there as in all of the segment, until it has closed the connection.
@@ -66,8 +66,8 @@
 // A request takes what it needs in one order, without exceptions: a call a place at its peer, then
 // the buffer for its reply; then any request a credit (package flow), a share of the send buffers
 // where the peer is not connected, room in the network's queue to the peer, and a send buffer, but
-// for a message whose payload and arguments are not more than the arguments of a Short can be. If
-// all is there, that is one look under one lock. What is missing has a queue, first come, first
+// for a message with payload and arguments no longer than the arguments of a Short can be. If
+// all is there, that is one look under one lock. Each missing one has a queue, first come, first
 // served; a request that waits holds what comes before and nothing behind. So requests never wait
 // for each other in a circle. What ends each wait does not depend on requests that wait:
 //
@@ -84,8 +84,8 @@
 // hold at most a quarter of the send buffers, at least one.
 //
 // When deferred replies come is for the program to see to. Where they wait for requests of the rank
-// that they go to, as that of a lock waits for the unlock, these should be posts, which begin at
-// the credit and so never wait behind calls that lack a place or a reply buffer. Where they are
+// that they go to, as the reply of a lock waits for the unlock, these should be posts, which begin
+// at the credit and so never wait behind calls that lack a place or a reply buffer. Where they are
 // calls, 3/4 of Config.Replies must be more than the calls that may wait at once.
 //
 // # Progress
@@ -108,7 +108,7 @@
 // (events Up and Idle): a message that is sent while the network closes an idle connection goes
 // over the next one, with a credit of before. So credits do not end with the network's connections.
 //
-// A peer is dead when the network says so (event Down). As a silent connection tells nothing, a
+// A peer is dead when the network says so (event Down). As a silent connection proves nothing, a
 // rank that owes a reply for Config.PingAfter is sent a ping, until EndRequests or Drain; a rank
 // that leaves questions for credits unanswered for Config.SilentAfter is taken for dead. A peer
 // that breaks the protocol is cut off likewise. Either way all calls to it end, all credits come
@@ -118,7 +118,7 @@
 //
 // Nothing that arrives is believed. What no correct rank sends (another version or table, lengths
 // that do not add up, unused bytes that are set, a request without a credit, a reply to no call, a
-// grant that nobody asked for) cuts the sender off, with a *[MessageError] or
+// grant without an announcement) cuts the sender off, with a *[MessageError] or
 // *[flow.ViolationError] in Endpoint.Errors and for Config.OnClosed. A request that names a handler
 // or a part of the segment that is not there is refused; the connection goes on. Notes are
 // unauthenticated, so broken ones are counted and dropped. A peer that calls and takes no replies
@@ -129,7 +129,7 @@
 //
 // The parts share the core, name those below them, and call downwards only:
 //
-//	Endpoint  endpoint.go call.go send.go prepare.go quiesce.go   the API; waits for what is missing
+//	Endpoint  endpoint.go call.go send.go prepare.go quiesce.go   the API; waits for resources
 //	          large.go                                            large payloads
 //	progress  progress.go service.go stall.go                     lead, park, attend; deadlines
 //	inbox     receive_datapath.go handle_datapath.go self.go      events, accounts, handlers
@@ -167,6 +167,6 @@
 //
 // The length of the message is the sum of its parts. A failure is a Medium with one argument, the
 // [Reason]; its payload is text. Control, ping and withdrawal have the head only. An announcement
-// is a Short whose first argument is the length of the payload; a grant a Short with the offset in
-// the receiver's segment and the length; a refusal a Medium whose payload is text; data are a Long.
+// is a Short, its first argument the length of the payload; a grant a Short with the offset in
+// the receiver's segment and the length; a refusal a Medium with text; data are a Long.
 package am

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/racesync"
 )
@@ -12,8 +12,8 @@ import (
 // emitter hands messages to the network. It never waits.
 type emitter struct{ *core }
 
-// outgoing is a message that is to be sent. Its arguments are passed beside it: what is in here,
-// the payload that is, moves to the heap.
+// outgoing is a message that is to be sent. Its arguments are passed beside it: fields of it, as
+// the payload, move to the heap.
 type outgoing struct {
 	kind    kind
 	cat     category
@@ -62,7 +62,7 @@ func (e *emitter) peerRefusalLocked(p *peer, o *outgoing) error {
 }
 
 // trySend sends a request if everything that it needs is there. Else it returns the obstacle and
-// changes nothing; with a waiter the request is queued for what is missing.
+// changes nothing; with a waiter the request is queued for the first that is missing.
 func (e *emitter) trySend(p *peer, o *outgoing, args []uint64, w *waiter) error {
 	k := &p.claim
 	if w != nil {
@@ -118,7 +118,7 @@ func (e *emitter) sendNow(p *peer, o *outgoing, args []uint64, k *claim, mayQueu
 	o.at = 0
 	h := &p.head
 	h.kind, h.cat, h.wants, h.nargs, h.handler = request, o.cat, o.wants, uint8(len(args)), o.handler
-	h.token, h.length, h.credit = 0, uint32(len(o.payload)), flow.Header{}
+	h.token, h.length, h.credit = 0, uint32(len(o.payload)), credit.Header{}
 	b, small := &p.copied, o.small(len(args))
 	if !small {
 		b = &k.buf
@@ -144,7 +144,8 @@ func (e *emitter) sendNow(p *peer, o *outgoing, args []uint64, k *claim, mayQueu
 
 // sendHead sends the Short or Medium that is in the peer's head, but for its credits. The
 // endpoint's lock is held, and given up.
-func (e *emitter) sendHead(p *peer, b *fabric.SendBuf, payload []byte, args []uint64, now time.Duration, f fabric.SendFlag) error {
+func (e *emitter) sendHead(p *peer, b *fabric.SendBuf, payload []byte, args []uint64, now time.Duration,
+	f fabric.SendFlag) error {
 	h := &p.head
 	p.owed = e.pool.Fill(p.rank, &h.credit, now)
 	p.credits.Fill(&h.credit, now)
@@ -166,7 +167,7 @@ func (e *emitter) sendHead(p *peer, b *fabric.SendBuf, payload []byte, args []ui
 func (e *emitter) enterCallLocked(p *peer, w *waiter, n need, keep []byte, now time.Duration) uint64 {
 	c := e.core
 	token := c.calls.add(w, p.rank, n, keep, now)
-	if n&needReply != 0 && c.pingDue == 0 && c.cfg.PingAfter > 0 { // the leader may sleep since before, when no reply was awaited
+	if n&needReply != 0 && c.pingDue == 0 && c.cfg.PingAfter > 0 { // the leader may sleep since before
 		c.pingDue = now + c.cfg.PingAfter
 		e.armFrom(now, c.pingDue)
 	}
@@ -205,7 +206,7 @@ func (e *emitter) takeLocked(k *claim, o *outgoing, mayQueue bool) bool {
 	}
 }
 
-// sendAcquired sends a request whose claim is complete.
+// sendAcquired sends a request with a complete claim.
 func (e *emitter) sendAcquired(p *peer, o *outgoing, args []uint64, k *claim) error {
 	p.sending.Lock()
 	defer p.sending.Unlock()
@@ -217,7 +218,7 @@ func (e *emitter) sendAcquired(p *peer, o *outgoing, args []uint64, k *claim) er
 	return e.launch(p, o, args, k, true, e.dateLocked(p, o))
 }
 
-// obstacleAt names what is missing, and asks for credits where these are.
+// obstacleAt names the resource that is missing, and asks for credits where these are.
 func (e *emitter) obstacleAt(p *peer, missing stage, granted bool, o *outgoing) error {
 	switch missing {
 	case stagePlace, stageReply:
@@ -250,8 +251,8 @@ func (e *emitter) launch(p *peer, o *outgoing, args []uint64, k *claim, mayQueue
 	switch {
 	case o.buf != nil:
 		b = o.buf
-		// Now: the message may have arrived when Send returns, and Quiesce adds up what is prepared
-		// and what is free.
+		// Now: the message may have arrived when Send returns, and Quiesce adds up buffers
+		// prepared and free.
 		e.acquirer.prepared--
 		e.acquirer.committing++
 	case k.needs.has(stageBuffer):
@@ -338,12 +339,12 @@ func (e *emitter) dateLocked(p *peer, o *outgoing) time.Duration {
 	return 0
 }
 
-// enterLocked counts a message, makes the entry that it needs, and fills in its head, with what the
-// accounts of both directions have to say. It is valid as long as the peer's sending lock is held.
+// enterLocked counts a message, makes the entry that it needs, and fills in its head, with the
+// state of the accounts of both directions. It is valid as long as the peer's sending lock is held.
 func (e *emitter) enterLocked(p *peer, o *outgoing, nargs int, now time.Duration) (cookie uint64) {
 	h := &p.head
 	h.kind, h.cat, h.wants, h.nargs, h.handler = o.kind, o.cat, o.wants, uint8(nargs), o.handler
-	h.token, h.length, h.off, h.credit = o.token, uint32(len(o.payload)), o.off, flow.Header{}
+	h.token, h.length, h.off, h.credit = o.token, uint32(len(o.payload)), o.off, credit.Header{}
 	e.countLocked(o, 1)
 	if need := needOf(o); need != 0 {
 		var keep []byte
@@ -428,7 +429,8 @@ func (e *emitter) withdrawLocked(p *peer, o *outgoing, h *head, cookie uint64) (
 }
 
 // emit writes the message and hands it to the network. The peer's sending lock is held.
-func (e *emitter) emit(p *peer, o *outgoing, args []uint64, b *fabric.SendBuf, cookie uint64, f fabric.SendFlag) (err error) {
+func (e *emitter) emit(p *peer, o *outgoing, args []uint64, b *fabric.SendBuf, cookie uint64,
+	f fabric.SendFlag) (err error) {
 	if o.cat == medium && o.buf == nil {
 		copy(b.Data[headSize:], o.payload)
 	}

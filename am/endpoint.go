@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/sparse"
@@ -32,11 +32,12 @@ func Open(net fabric.Messenger, i int, cfg Config) (*Endpoint, error) {
 	if err := cfg.fits(net.MessageLimits()); err != nil {
 		return nil, fmt.Errorf("am: open endpoint %d of %s: %w", i, net.Name(), err)
 	}
-	pool, err := flow.NewPool(flow.PoolConfig{Config: cfg.Flow, Peers: cfg.Size, Credits: cfg.Credits, Replies: cfg.Replies})
+	pool, err := credit.NewPool(credit.PoolConfig{Config: cfg.Flow, Peers: cfg.Size, Credits: cfg.Credits,
+		Replies: cfg.Replies})
 	if err != nil {
 		return nil, err
 	}
-	senders, err := flow.NewSenderConfig(cfg.Flow, cfg.Credits)
+	senders, err := credit.NewSenderConfig(cfg.Flow, cfg.Credits)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +53,8 @@ func Open(net fabric.Messenger, i int, cfg Config) (*Endpoint, error) {
 	l.progress.core, l.progress.emitter, l.progress.replier, l.progress.inbox = c, &l.emitter, &l.replier, &l.inbox
 	c.net, c.cfg, c.table, c.hash, c.flow, c.self = below, cfg, cfg.Table, uint32(cfg.Table.Hash()), senders, l
 	c.pool, c.peers = pool, sparse.Make[atomic.Pointer[peer]](cfg.Size)
-	c.acquirer = acquirer{from: stock{c}, places: (3*cfg.Replies + 3) / 4, shares: max(1, cfg.Sends/4), prepares: cfg.Prepares}
+	c.acquirer = acquirer{from: stock{c}, places: (3*cfg.Replies + 3) / 4, shares: max(1, cfg.Sends/4),
+		prepares: cfg.Prepares}
 	c.mu.Init(lockrank.Pool, 0)
 	if slow := senders.Slowest(); cfg.SilentAfter > 0 && l.emitter.forgotten() < 2*slow {
 		c.cfg.SilentAfter = 8 * slow // else a question would be forgotten before the next
@@ -73,7 +75,7 @@ func (l *Endpoint) Size() int { return l.core.cfg.Size }
 // MaxMedium is the largest payload of a Medium message in bytes.
 func (l *Endpoint) MaxMedium() int { return l.core.cfg.MaxMedium }
 
-// PeerDown tells the endpoint that a rank is dead, as another part of the program found out: its
+// PeerDown says that a rank is dead, as another part of the program found out: its
 // calls end at the next poll, which this brings about. It may be called with any lock held, and by
 // the network.
 func (l *Endpoint) PeerDown(rank int, cause error) { l.core.peerDown(rank, cause) }
@@ -133,7 +135,7 @@ func (l *Endpoint) Poke() { l.core.net.Wake() }
 // that was something, which is for the caller to judge: an endpoint is closed in good order as
 // Quiesce says. With handlers that do not end, or memory lent by Prepare, it wraps ErrBusy after
 // Config.CloseAfter, and the network's endpoint stays open: call it again. The Close that succeeds
-// tells what else was in flight; one after that is nil.
+// says what else was in flight; one after that is nil.
 func (l *Endpoint) Close() error {
 	if err := l.mayUse("close"); err != nil {
 		return err
@@ -170,11 +172,12 @@ func (l *Endpoint) Close() error {
 // takeLast takes the lead for good, if the endpoint is not in use any more. Nothing arrives while
 // it looks.
 func (l *Endpoint) takeLast() bool {
-	if l.core.attendant != nil && !l.progress.gone.Load() || l.progress.waiting.Load() > 0 || l.prepared() > 0 || !l.progress.tryLead() {
+	if l.core.attendant != nil && !l.progress.gone.Load() || l.progress.waiting.Load() > 0 || l.prepared() > 0 ||
+		!l.progress.tryLead() {
 		return false
 	}
 	l.core.mu.Lock()
-	still := l.core.handlingLocked() == 0 && l.core.lent == 0 && l.core.telling+l.core.copying == 0
+	still := l.core.handlingLocked() == 0 && l.core.lent == 0 && l.core.functions+l.core.copying == 0
 	l.core.mu.Unlock()
 	if still {
 		return true
@@ -215,5 +218,5 @@ func (l *Endpoint) prepared() int {
 func (l *Endpoint) receiving() int {
 	l.core.mu.Lock()
 	defer l.core.mu.Unlock()
-	return l.core.telling
+	return l.core.functions
 }

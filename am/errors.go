@@ -7,20 +7,20 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // The obstacles that requests with [NoWait] return, in the order in which they are met. The others
 // wait for them.
 var (
-	// ErrNotConnected: the rank was never heard of; it has been asked for credits.
+	// ErrNotConnected: the rank was never heard of; a question for credits is on its way.
 	ErrNotConnected = errors.New("am: not connected yet: poll, then try again")
 	// ErrNoCredit: the rank grants no more now, or others wait in front.
-	ErrNoCredit = flow.ErrNoCredit
+	ErrNoCredit = credit.ErrNoCredit
 	// ErrNoReply: too many calls are unanswered. Only calls meet it, and they wait: it is counted, in
 	// Stats.NoReply.
-	ErrNoReply = flow.ErrNoReply
+	ErrNoReply = credit.ErrNoReply
 	// ErrNoBuffer: every send buffer is in use.
 	ErrNoBuffer = fmt.Errorf("am: no send buffer is free: %w", fabric.ErrAgain)
 	// ErrQueueFull: the network's queue to the rank.
@@ -29,19 +29,23 @@ var (
 
 var (
 	// ErrNoEndpoint says that what a request was to go through has no endpoint to the rank.
-	ErrNoEndpoint = errors.New("am: there is no endpoint to go through: register the handlers before the job is joined (conduit.Config.Handlers; nil takes am.Default), and use a worker that is open")
+	ErrNoEndpoint = errors.New("am: there is no endpoint to go through: register the handlers before the job is " +
+		"joined (conduit.Config.Handlers; nil takes am.Default), and use a worker that is open")
 	// ErrClosed says that the endpoint is closed, or was while something was under way.
 	ErrClosed = fmt.Errorf("am: endpoint: %w", os.ErrClosed)
 	// errSealed is for requests behind EndRequests.
-	errSealed = fmt.Errorf("%w: this rank sends no requests any more (EndRequests; a job's Close, once all ranks have called it)", ErrClosed)
+	errSealed = fmt.Errorf("%w: this rank sends no requests any more (EndRequests; a job's Close, once all ranks "+
+		"have called it)", ErrClosed)
 	// ErrInHandler is what a handler gets that communicates. The debug build panics instead.
-	ErrInHandler = errors.New("am: communication from a handler: it may reply, look up and lock, nothing else; pass the work to a goroutine")
+	ErrInHandler = errors.New("am: communication from a handler: it may reply, look up and lock, nothing else; pass " +
+		"the work to a goroutine")
 	// ErrAnswered says that a call has had its one reply.
 	ErrAnswered = errors.New("am: the call is answered already: a handler replies at most once")
 	// ErrOver says that a Call was used after its handler returned, or after Defer; or a Prepared
 	// after its end.
-	ErrOver = errors.New("am: it has ended: a handler that deferred its reply uses the DeferredReply of Defer; a prepared message is committed or cancelled once")
-	// ErrExpired says that a deferred reply came too late: the caller has been told so.
+	ErrOver = errors.New("am: it has ended: a handler that deferred its reply uses the DeferredReply of Defer; a " +
+		"prepared message is committed or cancelled once")
+	// ErrExpired says that a deferred reply came too late: the call has ended with an error.
 	ErrExpired = fmt.Errorf("am: the deferred reply came too late: %w", os.ErrDeadlineExceeded)
 	// ErrWithdrawn says that the sender of a large payload has given it up.
 	ErrWithdrawn = errors.New("am: the sender has withdrawn the payload")
@@ -195,7 +199,8 @@ func (e *InFlightError) Error() string {
 }
 
 func (e *InFlightError) counts() string {
-	s := fmt.Sprintf("am: %s with %d calls, %d writes, %d messages, %d deferred and %d unsent replies in flight, %d handlers running",
+	s := fmt.Sprintf("am: %s with %d calls, %d writes, %d messages, %d deferred and %d unsent replies in flight, %d "+
+		"handlers running",
 		e.Op, e.Calls, e.Writes, e.Messages, e.Owed, e.Unsent, e.Handlers)
 	if e.Transfers > 0 {
 		s += fmt.Sprintf(", %d large payloads announced", e.Transfers)
@@ -218,7 +223,7 @@ func (e *opError) Error() string {
 }
 func (e *opError) Unwrap() error { return e.err }
 
-// of says whose message it was.
+// of names the sender of the message.
 func of(rank int, err error) error {
 	if e, ok := err.(*MessageError); ok {
 		e.Peer = rank

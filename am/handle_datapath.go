@@ -7,7 +7,7 @@ import (
 	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
-// offer lets others help with a batch. The caller leads still: whoever leads after it knows of the
+// offer lets others help with a batch. The caller leads still: the next leader knows of the
 // work, and does not sleep while some of it waits behind a handler that takes its time.
 func (x *inbox) offer(b *batch) {
 	if b.n > 1 {
@@ -69,7 +69,7 @@ func (x *inbox) help() (some bool) {
 	return some
 }
 
-// claim finds a request whose handler nobody has begun.
+// claim finds a request with a handler that has not begun.
 func (x *inbox) claim() (*batch, int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -102,7 +102,8 @@ func (x *inbox) runOne(w *work) {
 	}
 }
 
-// finished is called for each handler of a batch, and by who took it on. The last one retires it.
+// finished is called for each handler of a batch, and by the goroutine that took it on. The last
+// one retires it.
 func (x *inbox) finished(b *batch) {
 	all := int32(b.n) + 1 // read first: once it is counted here, another may retire the batch
 	if b.finished.Add(1) == all {
@@ -126,7 +127,7 @@ func (x *inbox) retire(b *batch) {
 	x.mu.Unlock()
 }
 
-// handle runs the handler of one request, if what the request names is there.
+// handle runs the handler of one request, if the handler and place that it names are there.
 func (x *inbox) handle(w *work) {
 	h := x.table.find(w.head.handler)
 	if h == nil || w.head.cat == long {
@@ -180,7 +181,8 @@ func (x *inbox) invoke(c *Call) {
 			lockrank.LeaveHandler()
 			if !returned {
 				x.stats.handled.Add(1)
-				panic(fmt.Sprintf("am: handler %q called runtime.Goexit, as a test's FailNow and Fatal do: it runs on a goroutine of others; return instead", c.h.name))
+				panic(fmt.Sprintf("am: handler %q called runtime.Goexit, as a test's FailNow and Fatal do: it runs on a "+
+					"goroutine of others; return instead", c.h.name))
 			}
 			return
 		}

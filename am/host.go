@@ -11,7 +11,7 @@ import (
 type Host interface {
 	// Go starts a goroutine.
 	Go(name string, f func())
-	// NewParker returns one that nobody uses.
+	// NewParker returns a new one.
 	NewParker() Parker
 	// Sleep lets at least d pass.
 	Sleep(d time.Duration)

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 	"github.com/ibconduit/conduit/internal/fabric"
 )
 
@@ -61,7 +61,7 @@ func (e *enemy) message(l *Endpoint) []byte {
 		h.length = uint32(e.IntN(40))
 		h.off = pick[uint64](e, uint64(e.IntN(50)), 99, 100, 101, 1<<32, 1<<63, math.MaxUint64)
 	}
-	h.credit = flow.Header{Epoch: connection, Want: uint16(e.IntN(9)), Answer: e.IntN(3) == 0, Granted: uint32(e.IntN(9))}
+	h.credit = credit.Header{Epoch: connection, Want: uint16(e.IntN(9)), Answer: e.IntN(3) == 0, Granted: uint32(e.IntN(9))}
 	if e.IntN(3) == 0 {
 		h.credit.Extended = true
 		h.credit.Recall, h.credit.Returned, h.credit.Seen = uint32(e.IntN(3)), uint32(e.IntN(3)), uint32(e.IntN(3))
@@ -134,7 +134,7 @@ func TestNoSequenceOfAHostileRankHarmsAnybodyElse(t *testing.T) {
 		if s := l.Stats(); s.Handled != handled+1 || len(p.free)+len(l.inbox.bare) != p.cfg.Slots || errors.Join(s.Check(), l.core.pool.Check()) != nil {
 			t.Fatalf("seed %d: rank 2 is not served, or the books are wrong: %+v, %v, %v", seed, s, s.Check(), l.core.pool.Check())
 		}
-		if len(cut) > 1 || len(cut) == 1 && !errors.As(cut[0], new(*MessageError)) && !errors.As(cut[0], new(*flow.ViolationError)) {
+		if len(cut) > 1 || len(cut) == 1 && !errors.As(cut[0], new(*MessageError)) && !errors.As(cut[0], new(*credit.ViolationError)) {
 			t.Fatalf("seed %d: cut off for %v", seed, cut)
 		}
 		if len(cut) == 1 {

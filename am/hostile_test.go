@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 	"github.com/ibconduit/conduit/internal/fabric"
 )
 
@@ -159,7 +159,7 @@ func (l *Endpoint) pollAll(t *testing.T, p *scripted) {
 // hello opens the connection of credits.
 func hello(t *testing.T, l *Endpoint, p *scripted, from int) {
 	t.Helper()
-	h := head{kind: control, credit: flow.Header{Epoch: connection, Want: 4, Answer: true, Granted: 2}}
+	h := head{kind: control, credit: credit.Header{Epoch: connection, Want: 4, Answer: true, Granted: 2}}
 	b := make([]byte, headSize)
 	h.encode(b, l.core.hash, nil)
 	p.note(from, b)
@@ -190,10 +190,10 @@ func TestABrokenMessageCutsOffItsSenderOnly(t *testing.T) {
 		{"a control message that takes a slot", func(l *Endpoint) []byte { return message(l, head{kind: control}, nil) }, true},
 		{"nothing", func(*Endpoint) []byte { return nil }, true},
 		{"credits beyond the window", func(l *Endpoint) []byte {
-			return message(l, head{kind: request, credit: flow.Header{Granted: 1 << 20}}, nil)
+			return message(l, head{kind: request, credit: credit.Header{Granted: 1 << 20}}, nil)
 		}, true},
 		{"credits returned that it never had", func(l *Endpoint) []byte {
-			return message(l, head{kind: request, credit: flow.Header{Granted: 2, Extended: true, Returned: 99}}, nil)
+			return message(l, head{kind: request, credit: credit.Header{Granted: 2, Extended: true, Returned: 99}}, nil)
 		}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestABrokenMessageCutsOffItsSenderOnly(t *testing.T) {
 				t.Fatalf("cut off for %v, %d handlers ran", cut, *ran)
 			}
 			var e *MessageError
-			var v *flow.ViolationError
+			var v *credit.ViolationError
 			if errors.As(cut[0], &e) && e.Peer != 1 || errors.As(cut[0], &v) && v.Peer != 1 {
 				t.Fatalf("the error does not name rank 1: %v", cut[0])
 			}

@@ -135,7 +135,7 @@ func runIncast(t *testing.T, payloads int) time.Duration {
 		x.free = append(x.free, uint64(i*incastBytes))
 	}
 	limit := int64(payloads * incastBytes)
-	if x.b, err = flow.NewBudget(flow.BudgetConfig{Limit: limit, Small: -1, Unscheduled: -1, Now: w.Now, StallAfter: time.Hour}); err != nil {
+	if x.b, err = flow.NewBudget(flow.BudgetConfig{Limit: limit, Small: -1, Unscheduled: -1, Now: w.Now, StallAfter: time.Hour}, flow.Surroundings{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Run(x.rank); err != nil {

@@ -21,15 +21,15 @@ const maxAnnounced = 16
 // test): after either in Announced the payload is refused, unless that was decided before.
 type Receiver struct {
 	// Announced is called for each payload that a rank wants to send. It decides by Grant or Refuse,
-	// or keeps the Announcement for any goroutine to decide later. One that is never decided ends with
-	// its sender's patience.
+	// or keeps the Announcement for any goroutine to decide later. One that is never decided ends when
+	// its sender withdraws it.
 	Announced func(a *Announcement)
 	// Ended is called once for each Announcement that was not refused, after Announced has returned:
 	// with nil when the payload is in its memory, else with why it does not come (ErrWithdrawn, a
 	// *fabric.PeerDownError, ErrClosed). Either way memory that was granted is the receiver's again.
 	Ended func(a *Announcement, err error)
-	// Quick says that neither function waits, panics or takes long: whoever makes progress of the
-	// endpoint may call them then.
+	// Quick says that neither function waits, panics or takes long: a goroutine that makes progress
+	// of the endpoint may call them then.
 	Quick bool
 }
 
@@ -46,7 +46,7 @@ func (t *Table) HandleLarge(name string, r Receiver) *Large {
 	return &Large{h}
 }
 
-// Name is what the receiver was registered under.
+// Name is the name of the receiver.
 func (x *Large) Name() string { return x.h.name }
 
 // Send announces a payload to a rank, with at most MaxArgs-1 arguments, waits until the receiver
@@ -95,7 +95,7 @@ type sending struct {
 	step     sendStep
 	announce bool   // the announcement is the network's
 	answered bool   // by a grant or a refusal
-	told     bool   // the withdrawal is the network's
+	sent     bool   // the withdrawal is the network's
 	off      uint64 // granted
 	err      error  // of stepOver
 	v        Via
@@ -143,7 +143,8 @@ func (l *Endpoint) transfer(ctx context.Context, s *sending, payload []byte, arg
 	}
 	if err == nil {
 		l.progress.begin(s.w, "post", s.h, s.p.rank)
-		err = l.sendStep(ctx, s.p, &outgoing{kind: data, cat: long, token: s.token, payload: payload, off: s.off, w: s.w}, nil, s.w)
+		err = l.sendStep(ctx, s.p, &outgoing{kind: data, cat: long, token: s.token, payload: payload, off: s.off, w: s.w},
+			nil, s.w)
 	}
 	if err != nil {
 		return l.giveUp(s, err)
@@ -151,7 +152,7 @@ func (l *Endpoint) transfer(ctx context.Context, s *sending, payload []byte, arg
 	return s.conclude(l)
 }
 
-// conclude ends a payload whose data the network has. Where the peer has died since, it waits as
+// conclude ends a payload with its data in the network. Where the peer has died since, it waits as
 // well until the network has read the data: their entry in calls has the waiter of Send.
 func (s *sending) conclude(l *Endpoint) error {
 	err := l.delivered(s)
@@ -193,7 +194,7 @@ func (l *Endpoint) awaitStep(ctx context.Context, s *sending, from sendStep) err
 	}
 }
 
-// delivered ends the payload whose data the network has, unless its peer is dead.
+// delivered ends a payload with its data in the network, unless its peer is dead.
 func (l *Endpoint) delivered(s *sending) error {
 	l.core.mu.Lock()
 	defer l.core.mu.Unlock()
@@ -206,7 +207,7 @@ func (l *Endpoint) delivered(s *sending) error {
 	return nil
 }
 
-// giveUp ends a payload whose data were not sent, because of an error of its sender unless the
+// giveUp ends a payload that was not sent, because of an error of its sender unless the
 // receiver was quicker to refuse it or to die. It returns the error that holds.
 func (l *Endpoint) giveUp(s *sending, err error) error {
 	l.core.mu.Lock()
@@ -240,7 +241,7 @@ func (l *Endpoint) giveUp(s *sending, err error) error {
 	if withdrawn {
 		l.sendSurely(s.p, &outgoing{kind: withdraw, token: s.token}, nil, func() {
 			l.core.mu.Lock()
-			if s.told = true; s.answered {
+			if s.sent = true; s.answered {
 				s.p.large.drop(s)
 			}
 			l.core.mu.Unlock()
@@ -254,7 +255,8 @@ func (l *Endpoint) sendStep(ctx context.Context, p *peer, o *outgoing, args []ui
 	if p.rank != l.core.cfg.Rank {
 		return l.send(ctx, p, o, args, w)
 	}
-	h := head{kind: o.kind, cat: o.cat, nargs: uint8(len(args)), handler: o.handler, token: o.token, length: uint32(len(o.payload)), off: o.off}
+	h := head{kind: o.kind, cat: o.cat, nargs: uint8(len(args)), handler: o.handler, token: o.token,
+		length: uint32(len(o.payload)), off: o.off}
 	copy(h.args[:], args)
 	l.core.mu.Lock()
 	defer l.core.mu.Unlock()
@@ -354,11 +356,12 @@ func (a *Announcement) Payload() []byte {
 
 // Grant gives the payload Size bytes of this rank's segment from an offset on, until Ended is
 // called. It does not wait, and handlers may call it. After an error the memory is the caller's
-// still: ErrAnswered if it was decided before, what Ended is told if that has come to an end, or a
+// still: ErrAnswered if it was decided before, the error of Ended if that has come to an end, or a
 // *fabric.BoundsError, after which other memory may be granted.
 func (a *Announcement) Grant(off uint64) error {
 	l := a.l
-	if err := fabric.CheckRange("grant", l.core.cfg.Rank, off, uint64(a.size), uint64(len(l.core.cfg.Segment))); err != nil {
+	if err := fabric.CheckRange("grant", l.core.cfg.Rank, off, uint64(a.size),
+		uint64(len(l.core.cfg.Segment))); err != nil {
 		return err
 	}
 	l.core.mu.Lock()
@@ -374,8 +377,9 @@ func (a *Announcement) Grant(off uint64) error {
 	return nil
 }
 
-// Refuse tells the sender why the payload is not taken; of the text of the reason 512 bytes travel.
-// No reason at all is one too. It does not wait, and handlers may call it. Errors as Grant's.
+// Refuse lets the sender know why the payload is not taken; of the text of the reason 512 bytes
+// travel. No reason at all is one too. It does not wait, and handlers may call it. Errors as
+// Grant's.
 func (a *Announcement) Refuse(reason error) error {
 	if reason == nil {
 		reason = errors.New("no reason is given")

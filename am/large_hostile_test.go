@@ -64,8 +64,8 @@ func (r *largeBook) atRest(l *Endpoint) {
 			r.t.Fatalf("a payload has ended %d times (refused: %v)", n, refused)
 		}
 	}
-	if l.core.transfers+l.core.telling+l.core.calls.grants != 0 {
-		r.t.Fatalf("there are %d transfers, %d of %d functions run, %d entries", l.core.transfers, l.core.telling, len(r.seen), l.core.calls.grants)
+	if l.core.transfers+l.core.functions+l.core.calls.grants != 0 {
+		r.t.Fatalf("there are %d transfers, %d of %d functions run, %d entries", l.core.transfers, l.core.functions, len(r.seen), l.core.calls.grants)
 	}
 }
 

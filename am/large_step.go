@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/ibconduit/conduit/internal/fabric"
+	"github.com/ibconduit/conduit/internal/guard"
 	"github.com/ibconduit/conduit/internal/queue"
 )
 
@@ -58,7 +59,7 @@ func (t *transfers) queue(s *sending) error {
 	return nil
 }
 
-// place gives places that are free to those who wait.
+// place gives free places to payloads that wait.
 func (t *transfers) place() {
 	for len(t.out) < maxAnnounced && t.queued.Len() > 0 {
 		s := t.queued.First()
@@ -82,7 +83,7 @@ func (t *transfers) drop(s *sending) {
 	t.place()
 }
 
-// unparkQueued has those look who wait for a place.
+// unparkQueued has the payloads look that wait for a place.
 func (t *transfers) unparkQueued() {
 	for s := t.queued.First(); s != nil; s = s.turn.Next() {
 		s.w.unpark()
@@ -143,13 +144,15 @@ func (t *transfers) takeAnnouncement(h *head) error {
 	x := t.c.table.find(h.handler)
 	if x == nil || x.large == nil {
 		t.c.stats.large.Declined++
-		why := of(t.p.rank, broken("names a receiver of large payloads that is not there", int(h.handler), len(t.c.table.sorted)-1))
+		why := of(t.p.rank, broken("names a receiver of large payloads that is not there", int(h.handler),
+			len(t.c.table.sorted)-1))
 		t.c.report(t.p.rank, why)
 		l, token := t.c.self, h.token
 		t.c.cfg.Host.Go("large payload", func() { l.refuseLarge(t.p, token, why.Error()) })
 		return nil
 	}
-	a := &Announcement{l: t.c.self, p: t.p, h: x, token: h.token, size: int(size), args: slices.Clone(h.args[1:h.nargs]), busy: 1}
+	a := &Announcement{l: t.c.self, p: t.p, h: x, token: h.token, size: int(size),
+		args: slices.Clone(h.args[1:h.nargs]), busy: 1}
 	t.in = append(t.in, a)
 	t.c.transfers++
 	t.c.callLocked(a, a.announced)
@@ -181,7 +184,7 @@ func (t *transfers) takeAnswer(h *head, text []byte) error {
 	t.unwatch(s.token)
 	switch {
 	case s.step == stepWithdrawn:
-		if s.told {
+		if s.sent {
 			t.drop(s)
 		}
 	case h.kind == grant:
@@ -225,7 +228,7 @@ func (t *transfers) takeWithdrawal(h *head) {
 	t.ended(a, ErrWithdrawn)
 }
 
-// ended has the receiver told that a payload has ended.
+// ended has the receiver's Ended called for a payload.
 func (t *transfers) ended(a *Announcement, err error) {
 	t.forget(a)
 	a.ended, a.err = true, err
@@ -235,7 +238,7 @@ func (t *transfers) ended(a *Announcement, err error) {
 // callLocked has functions of a receiver run, on a goroutine of their own unless they are quick and
 // the leader can do it at the end of its round.
 func (c *core) callLocked(a *Announcement, f func()) {
-	c.telling++
+	c.functions++
 	if a.h.large.Quick && c.rounding {
 		c.quick = append(c.quick, f)
 		return
@@ -246,7 +249,7 @@ func (c *core) callLocked(a *Announcement, f func()) {
 // tellLocked has Ended run, unless a goroutine that is busy with a goes on with it.
 func (t *transfers) tellLocked(a *Announcement) {
 	if a.busy == 0 {
-		t.c.callLocked(a, a.tell)
+		t.c.callLocked(a, a.callEnded)
 	}
 }
 
@@ -312,41 +315,34 @@ func (a *Announcement) announced() {
 		a.busy--
 		due := a.ended && a.busy == 0
 		if !due {
-			l.core.telling--
+			l.core.functions--
 		}
 		l.core.mu.Unlock()
 		if due {
-			a.tell()
+			a.callEnded()
 		}
 	})
 }
 
-// tell runs Ended.
-func (a *Announcement) tell() {
+// callEnded runs Ended.
+func (a *Announcement) callEnded() {
 	a.guard(func() { a.h.large.Ended(a, a.err) }, func(any) {
 		a.l.core.mu.Lock()
-		a.l.core.telling--
+		a.l.core.functions--
 		a.l.core.mu.Unlock()
 	})
 }
 
-// guard runs a function of the receiver, and then what follows, which gets what it panicked with. A
-// function that ends its goroutine counts as one that panics.
+// guard runs a function of the receiver, and then what follows, which gets what it panicked with.
 func (a *Announcement) guard(f func(), then func(failure any)) {
-	returned := false
-	defer func() {
-		v := recover()
-		if v == nil && !returned {
-			v = "it called runtime.Goexit"
-		}
+	fenceHandler(&a.l.core.cfg, a.p.rank)
+	guard.Call(f, func(v any) {
 		if v != nil {
 			a.l.core.stats.panics.Add(1)
-			a.l.core.report(a.p.rank, &RemoteError{Rank: a.l.core.cfg.Rank, Handler: a.h.name, Reason: Panicked, Text: clip(fmt.Sprint(v))})
+			a.l.core.report(a.p.rank, &RemoteError{Rank: a.l.core.cfg.Rank, Handler: a.h.name, Reason: Panicked,
+				Text: clip(fmt.Sprint(v))})
 		}
 		fenceHandler(&a.l.core.cfg, a.p.rank)
 		then(v)
-	}()
-	fenceHandler(&a.l.core.cfg, a.p.rank)
-	f()
-	returned = true
+	})
 }

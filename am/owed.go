@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// DeferredReply is the right and the duty to reply to a call whose handler deferred it. Any
+// DeferredReply is the right and the duty to reply to a call after its handler. Any
 // goroutine may use it, once.
 type DeferredReply struct {
 	r     *replier

@@ -76,7 +76,8 @@ func (c *core) checkParts(rank int, p *Payload, args []uint64) error {
 	case len(args) > MaxArgs:
 		return &SizeError{"arguments of a message", len(args), MaxArgs, "send the others as payload"}
 	case p.cat == medium && len(p.bytes) > c.cfg.MaxMedium:
-		return &SizeError{"a Medium payload in bytes", len(p.bytes), c.cfg.MaxMedium, "use a Long message, or a larger Config.MaxMedium"}
+		return &SizeError{"a Medium payload in bytes", len(p.bytes), c.cfg.MaxMedium,
+			"use a Long message, or a larger Config.MaxMedium"}
 	case len(p.bytes) > maxLong:
 		return &SizeError{"a Long payload in bytes", len(p.bytes), maxLong, "send it in parts"}
 	case p.cat == long && c.cfg.SegmentSize != nil:

@@ -3,7 +3,7 @@ package am
 import (
 	"time"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/lockrank"
 )
@@ -20,27 +20,27 @@ type peer struct {
 	copied  fabric.SendBuf            // text, for the network
 
 	// Under the endpoint's lock.
-	allotment
-	credits  *flow.Sender  // for messages to it
-	granted  bool          // it has ever granted a credit
-	asking   bool          // is in core.asking
-	down     error         // why it is dead or cut off; nil: it is not
-	silentAt time.Duration // since when its questions have no answer; 0: there are none
-	askedAt  time.Duration // the last of them
-	fullAt   time.Duration // when the network's queue was found full last
-	late     int           // replies of core.late to it
-	large    *transfers    // large payloads to it and from it; nil: there were none
+	peerClaims
+	credits  *credit.Sender // for messages to it
+	granted  bool           // it has ever granted a credit
+	asking   bool           // is in core.asking
+	down     error          // why it is dead or cut off; nil: it is not
+	silentAt time.Duration  // since when its questions have no answer; 0: there are none
+	askedAt  time.Duration  // the last of them
+	fullAt   time.Duration  // when the network's queue was found full last
+	late     int            // replies of core.late to it
+	large    *transfers     // large payloads to it and from it; nil: there were none
 }
 
-// known returns what is known of a rank, from now on something. It panics if there is no such rank:
-// what the program names was checked, and the network names no other.
+// known returns the record of a rank, a new one if need be. It panics if there is no such rank:
+// ranks that the program names were checked, and the network names no other.
 func (c *core) known(rank int) *peer {
 	if at := c.peers.Find(rank); at != nil {
 		if p := at.Load(); p != nil {
 			return p
 		}
 	}
-	at, p := c.peers.At(rank), &peer{rank: rank, credits: flow.NewSender(rank, c.flow)}
+	at, p := c.peers.At(rank), &peer{rank: rank, credits: credit.NewSender(rank, c.flow)}
 	p.sending.Init(lockrank.Endpoint, rank)
 	p.copied = fabric.SendBuf{Data: p.text[:], ID: fabric.Copied}
 	if !at.CompareAndSwap(nil, p) {
@@ -127,7 +127,7 @@ func (c *core) enlistLocked(p *peer) {
 }
 
 // eachPeer calls f with each peer, while no message is being sent to it. A message that is sent
-// later sees what was set before.
+// later sees the settings of before.
 func (c *core) eachPeer(f func(*peer)) {
 	for _, at := range c.peers.All() {
 		if p := at.Load(); p != nil {

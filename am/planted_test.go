@@ -95,7 +95,7 @@ func TestTheLargeWorldsFindPlantedFaults(t *testing.T) {
 		},
 		faulttest.Fault{
 			Name: "a place is free before the answer", Found: "answers a payload that is not announced|is down",
-			Edits: edit("large.go", "if s.told = true; s.answered {", "if s.told = true; true {"),
+			Edits: edit("large.go", "if s.sent = true; s.answered {", "if s.sent = true; true {"),
 		},
 		faulttest.Fault{
 			Name: "a death forgets what was granted", Found: "blocks are back|stopped at",
@@ -103,7 +103,7 @@ func TestTheLargeWorldsFindPlantedFaults(t *testing.T) {
 		},
 		faulttest.Fault{
 			Name: "a withdrawal comes back twice", Found: "has ended twice",
-			Edits: edit("large_step.go", "\tt.ended(a, ErrWithdrawn)\n", "\tt.ended(a, ErrWithdrawn)\n\tt.c.telling++\n\tt.c.cfg.Host.Go(\"receiver\", a.tell)\n"),
+			Edits: edit("large_step.go", "\tt.ended(a, ErrWithdrawn)\n", "\tt.ended(a, ErrWithdrawn)\n\tt.c.functions++\n\tt.c.cfg.Host.Go(\"receiver\", a.tell)\n"),
 		},
 	)
 }

@@ -149,7 +149,8 @@ func (g *progress) collect(ctx context.Context, w *waiter, known time.Duration, 
 			g.cfg.Sharing.Learn(gave, g.taken > 0 || w.pending())
 			gave = 0
 		}
-		if b.n > 0 || w.pending() || g.inbox.unclaimed.Load() > 0 || ctx.Err() != nil || g.closing.Load() || g.overdue(w, now) {
+		if b.n > 0 || w.pending() || g.inbox.unclaimed.Load() > 0 || ctx.Err() != nil || g.closing.Load() ||
+			g.overdue(w, now) {
 			break
 		}
 		if from == 0 || g.taken > 0 {
@@ -185,7 +186,7 @@ func (g *progress) leaderBatch() *batch {
 	return b
 }
 
-// leaveWith gives the lead up with what the last round brought: a batch that is offered, or nil if
+// leaveWith gives the lead up with the result of the last round: a batch that is offered, or nil if
 // nothing is to be done.
 func (g *progress) leaveWith(b *batch) *batch {
 	if b.n == 0 && b.taken == 0 {

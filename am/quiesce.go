@@ -8,14 +8,13 @@ import (
 )
 
 // Quiesce waits until no call, write or owed reply of this rank, and no large payload from or to it
-// that was announced, is in flight, the network has
-// brought all requests of this rank to their targets, and what had arrived here is handled; it may
-// run these handlers itself. It does not keep anybody from beginning some; what waits for a credit
-// or a buffer has not begun. A reply that is just being handed to the network may be missed: who
-// waits for it has not returned from its own Quiesce. When ctx ends first it returns an
-// *InFlightError.
+// that was announced, is in flight, the network has brought all requests of this rank to their
+// targets, and what had arrived here is handled; it may run these handlers itself. It does not keep
+// goroutines from beginning some; a request that waits for a credit or a buffer has not begun. A
+// reply that is just being handed to the network may be missed: its caller has not returned from
+// its own Quiesce. When ctx ends first it returns an *InFlightError.
 //
-// Ranks whose goroutines send nothing any more leave in good order by Quiesce, a barrier, Drain,
+// Ranks that send nothing any more leave in good order by Quiesce, a barrier, Drain,
 // Close. Where some may still send there are two barriers: Quiesce, a barrier, EndRequests,
 // Quiesce, a barrier, Drain, Close. The barrier must not need the endpoints.
 func (l *Endpoint) Quiesce(ctx context.Context) error {
@@ -61,17 +60,17 @@ func (l *Endpoint) Drain(ctx context.Context) error {
 	l.core.mute = true // else one that has closed would be found dead, and Close not count the calls to it
 	l.core.mu.Unlock()
 	return l.calm(ctx, "drain", func() InFlightError {
-		return InFlightError{Handlers: l.look().running, Transfers: l.receiving()}
+		return InFlightError{Handlers: l.arrivals().running, Transfers: l.receiving()}
 	}, l.stillSince)
 }
 
 // calm polls until nothing is left, and nothing arrives any more.
-func (l *Endpoint) calm(ctx context.Context, op string, left func() InFlightError, still func(*glance) bool) error {
+func (l *Endpoint) calm(ctx context.Context, op string, left func() InFlightError, still func(*arrivals) bool) error {
 	if err := l.mayUse(op); err != nil {
 		return err
 	}
 	lockrank.MustHoldNone(op)
-	for look := l.look(); ; {
+	for look := l.arrivals(); ; {
 		rest := left()
 		none := rest == InFlightError{}
 		if end := l.core.ended(); end != nil {
@@ -108,8 +107,8 @@ func (l *Endpoint) unfinished() InFlightError {
 	return rest
 }
 
-// unsent counts the messages that the network may not have brought to their targets: those whose
-// send buffers it has, and those that it has copied, about which it finds out when asked.
+// unsent counts the messages that the network may not have brought to their targets: those with a
+// send buffer, and those that it has copied, about which Kick has it find out.
 func (l *Endpoint) unsent() int {
 	l.core.mu.Lock() // no buffer changes from one count to the other
 	s, prepared := l.core.net.Stats(), l.core.acquirer.prepared-l.core.acquirer.reserving()
@@ -126,19 +125,20 @@ func (l *Endpoint) owesLocked() int {
 	return int(l.core.stats.wanted - l.core.stats.answered - l.core.stats.nowhere.Load())
 }
 
-func (l *Endpoint) look() glance {
+func (l *Endpoint) arrivals() arrivals {
 	l.core.mu.Lock()
 	defer l.core.mu.Unlock()
 	s := &l.core.stats
-	return glance{arrived: s.requests + s.replies + s.pinged + s.broken + s.ignored + s.large.StepsArrived, empty: s.empty, running: l.core.handlingLocked()}
+	return arrivals{arrived: s.requests + s.replies + s.pinged + s.broken + s.ignored + s.large.StepsArrived,
+		empty: s.empty, running: l.core.handlingLocked()}
 }
 
 // stillSince reports whether nothing has arrived since a look, which is renewed if something has,
-// and whatever arrived is handled. Three polls that bring nothing tell: one may have been under way
-// at the look, and what had come before the second comes with the third at the latest. What lies
-// behind a message that is still being written has not arrived.
-func (l *Endpoint) stillSince(look *glance) bool {
-	now := l.look()
+// and whatever arrived is handled. Three polls that bring nothing are enough: one may have been
+// under way at the look, and arrivals from before the second come with the third at the latest.
+// What lies behind a message that is still being written has not arrived.
+func (l *Endpoint) stillSince(look *arrivals) bool {
+	now := l.arrivals()
 	if now.arrived != look.arrived {
 		*look = now
 		return false
@@ -146,8 +146,8 @@ func (l *Endpoint) stillSince(look *glance) bool {
 	return now.empty >= look.empty+3 && now.running == 0
 }
 
-// glance is what had arrived at some time, and how many of the handlers run.
-type glance struct {
+// arrivals is how much had arrived at some time, and how many of the handlers run.
+type arrivals struct {
 	arrived, empty uint64
 	running        int
 }

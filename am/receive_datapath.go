@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 	"github.com/ibconduit/conduit/internal/fabric"
 )
 
@@ -24,8 +24,8 @@ type inbox struct {
 // what surrounds it is done once for all.
 const postBatch = 8
 
-// batch is what one goroutine takes on at once: what a Poll brought, and the requests
-// of it, whose handlers it runs.
+// batch is what one goroutine takes on at once: the events of a Poll, and the requests among them,
+// with the handlers that it runs.
 type batch struct {
 	events            [eventsPerPoll]fabric.Event
 	work              [eventsPerPoll]work
@@ -35,7 +35,7 @@ type batch struct {
 	freed             bool         // some were for replies
 }
 
-// work is a request whose handler is to run.
+// work is a request for a handler.
 type work struct {
 	head    head
 	rank    int
@@ -234,7 +234,7 @@ func (x *inbox) accountLocked(p *peer, h *head, payload []byte, bad error, now t
 }
 
 // applyLocked takes what a peer says of credits, and serves the requests that wait for them.
-func (x *inbox) applyLocked(p *peer, h *flow.Header, now time.Duration) error {
+func (x *inbox) applyLocked(p *peer, h *credit.Header, now time.Duration) error {
 	if err := x.pool.Apply(p.rank, h, now); err != nil {
 		return err
 	}
@@ -296,7 +296,7 @@ func (x *inbox) notedLocked(p *peer, e *fabric.Event, now time.Duration) error {
 	return err
 }
 
-// writtenLocked ends what the network had to do with a payload.
+// writtenLocked ends the network's use of a payload.
 func (x *inbox) writtenLocked(e *fabric.Event) {
 	c := x.calls.find(e.Cookie, e.Peer)
 	if c == nil || c.needs&needSent == 0 {

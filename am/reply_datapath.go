@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"errors"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 	"github.com/ibconduit/conduit/internal/fabric"
 )
 
@@ -44,8 +44,8 @@ func (r *replier) refuse(rank int, token uint64, why Reason, text string) error 
 	return r.reply(rank, &outgoing{kind: failure, cat: medium, token: token, payload: []byte(clip(text))}, args[:])
 }
 
-// concludeReply is what follows when a reply was sent or cannot be: the caller is told of one that
-// the network refuses.
+// concludeReply follows a reply that was sent or cannot be: the caller learns of one that the
+// network refuses.
 func (r *replier) concludeReply(rank int, o *outgoing, err error) error {
 	if err == nil {
 		return nil
@@ -114,7 +114,7 @@ func (r *replier) launchReply(p *peer, o *outgoing, args []uint64, b *fabric.Sen
 	)
 	if h := &p.head; o.kind == reply && o.cat != long { // the straight path
 		h.kind, h.cat, h.wants, h.nargs, h.handler = reply, o.cat, false, uint8(len(args)), 0
-		h.token, h.length, h.credit = o.token, uint32(len(o.payload)), flow.Header{}
+		h.token, h.length, h.credit = o.token, uint32(len(o.payload)), credit.Header{}
 		r.stats.answered++
 		err = r.emitter.sendHead(p, b, o.payload, args, now, sendFlags|fabric.Urgent)
 	} else {
@@ -210,7 +210,8 @@ func (r *replier) replyToSelf(o *outgoing, args []uint64) error {
 			args = []uint64{uint64(TooLarge)}
 		}
 	}
-	h := head{kind: o.kind, cat: o.cat, nargs: uint8(len(args)), token: o.token, length: uint32(len(o.payload)), off: o.off}
+	h := head{kind: o.kind, cat: o.cat, nargs: uint8(len(args)), token: o.token, length: uint32(len(o.payload)),
+		off: o.off}
 	copy(h.args[:], args)
 	r.mu.Lock()
 	defer r.mu.Unlock()

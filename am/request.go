@@ -60,12 +60,12 @@ func (c *Call) Wanted() bool { return c.head.wants }
 func (c *Call) Go(f func()) {
 	x := c.x // c is the next message's when the handler has returned
 	x.mu.Lock()
-	x.telling++
+	x.functions++
 	x.mu.Unlock()
 	x.cfg.Host.Go("of a handler", func() {
 		defer func() {
 			x.mu.Lock()
-			x.telling--
+			x.functions--
 			x.mu.Unlock()
 		}()
 		f()
@@ -73,7 +73,7 @@ func (c *Call) Go(f func()) {
 }
 
 // Reply answers with arguments only. After an error the handler may reply with less; if it does
-// not, the caller is told of the error.
+// not, the caller gets the error.
 func (c *Call) Reply(args ...uint64) error { return c.answer(&Payload{}, args) }
 
 // ReplyWith answers with a payload, which may be reused at once.

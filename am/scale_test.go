@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/ibconduit/conduit/am"
-	"github.com/ibconduit/conduit/flow"
 	"github.com/ibconduit/conduit/internal/amtest"
+	"github.com/ibconduit/conduit/internal/credit"
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/fabric/sim"
 	"github.com/ibconduit/conduit/internal/parttest"
@@ -150,7 +150,7 @@ func TestASilentRankIsDeadHoweverRarelyAsked(t *testing.T) {
 		w.ConnectAll()
 		w.Kill(1)
 		err = w.Run(func(ctx context.Context, s *sim.Rank) error {
-			l, err := am.Open(s.Net(), 0, am.Config{Rank: 0, Size: 2, Table: table, Host: amtest.SimHost(s), StallAfter: -1, SilentAfter: c.silent, Flow: flow.Config{Retry: c.retry}})
+			l, err := am.Open(s.Net(), 0, am.Config{Rank: 0, Size: 2, Table: table, Host: amtest.SimHost(s), StallAfter: -1, SilentAfter: c.silent, Flow: credit.Config{Retry: c.retry}})
 			if err != nil {
 				return err
 			}

@@ -7,8 +7,7 @@ import (
 )
 
 // send sends a request as soon as it can. w waits, if need be; it is o.w for a call, which waits on
-// from then. This and Prepare are the only places where a request waits for what the acquirer
-// gives.
+// from then. This and Prepare are the only places where a request waits for the acquirer.
 func (l *Endpoint) send(ctx context.Context, p *peer, o *outgoing, args []uint64, w *waiter) error {
 	began := o.at
 	err := l.emitter.trySend(p, o, args, w)
@@ -54,7 +53,7 @@ func (l *Endpoint) awaitClaim(ctx context.Context, w *waiter, k kind) error {
 	}
 }
 
-// abandon gives back what the claim of w has.
+// abandon gives back the resources of w's claim.
 func (l *Endpoint) abandon(w *waiter) {
 	l.core.mu.Lock()
 	l.core.acquirer.abandon(&w.claim)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// service does what is due: replies that found no buffer, credits asked for and granted, deadlines.
+// service does the work that is due: replies without a buffer, questions and grants, deadlines.
 // The caller leads, and has seen that something is.
 func (g *progress) service(now time.Duration) {
 	g.replier.sendLate() // replies carry credits, too
@@ -76,9 +76,9 @@ func (g *progress) pingIsDueLocked(now time.Duration) bool {
 	return now >= g.pingDue
 }
 
-// pingAll pings peers that owe a reply for long: a connection on which nothing moves tells nothing
+// pingAll pings peers that owe a reply for long: a connection on which nothing moves shows nothing
 // of the death of the other end. A ping tries once; without a credit the connection is closed
-// instead, which tells as much, and the next message opens another.
+// instead, which shows as much, and the next message opens another.
 func (g *progress) pingAll(now time.Duration) {
 	g.mu.Lock()
 	if !g.pingIsDueLocked(now) {

@@ -20,14 +20,15 @@ func (g *progress) stalled(w *waiter) error {
 	return e
 }
 
-// explainLocked says what w waits for, and which holders there are as far as this rank can tell.
+// explainLocked says what w waits for, and which holders there are as far as this rank knows.
 func (g *progress) explainLocked(e *StallError, w *waiter) {
 	a, c, now := &g.acquirer, &w.claim, g.net.Now()
 	if q := c.waiting.In(); q != nil {
 		e.Queue = q.Len()
 		switch c.next {
 		case stagePlace:
-			e.Resource, e.Holder = "a place among the calls to the rank", fmt.Sprintf("%d calls that it has not answered", c.p.calls)
+			e.Resource, e.Holder = "a place among the calls to the rank",
+				fmt.Sprintf("%d calls that it has not answered", c.p.calls)
 		case stageReply:
 			e.Resource, e.Holder = "a buffer for the reply", g.pool.Describe(now)
 		case stageCredit:
@@ -47,10 +48,12 @@ func (g *progress) explainLocked(e *StallError, w *waiter) {
 	case "post":
 		e.Resource, e.Holder = "the end of a write", "the network"
 	case opAnnounce:
-		e.Resource, e.Holder = "a place among the payloads announced to the rank", fmt.Sprintf("%d that it has granted no memory, or that are being sent", maxAnnounced)
+		e.Resource, e.Holder = "a place among the payloads announced to the rank",
+			fmt.Sprintf("%d that it has granted no memory, or that are being sent", maxAnnounced)
 		e.Queue = g.known(w.rank).large.queued.Len()
 	case opGrant:
-		e.Resource, e.Holder, e.Queue = "a grant of memory", "the receiver there, or a rank that does not poll", g.calls.grants
+		e.Resource, e.Holder, e.Queue = "a grant of memory", "the receiver there, or a rank that does not poll",
+			g.calls.grants
 	}
 }
 

@@ -2,15 +2,15 @@ package am
 
 import (
 	"fmt"
-	"reflect"
 	"sync/atomic"
 
 	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/counter"
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/lockrank/errring"
 )
 
-// counters are those of Stats. What each message changes is counted under a lock that is held
+// counters are the numbers of Stats. What each message changes is counted under a lock that is held
 // anyway.
 type counters struct {
 	// Under the endpoint's lock.
@@ -28,83 +28,92 @@ type counters struct {
 	parks, sleeps, stalls, handOvers                   atomic.Uint64
 }
 
-// Stats count from Open on. Check tells which identities hold between them.
+// Stats count from Open on. Check has the identities between them.
 type Stats struct {
 	// Of this rank's requests.
-	Calls, Posts  uint64 // sent
-	Replied       uint64 // calls that have a reply
-	Failed        uint64 // that have a *RemoteError
-	Dead          uint64 // whose peer died, or was cut off
-	Ended         uint64 // that the closing of the endpoint ended
-	CallsInFlight int    // the others
-	Late          uint64 // of those with a reply: nobody waited any more
+	Calls         uint64 `metric:"requests_sent_total{kind=call} Requests sent: calls, which want a reply, and posts."`
+	Posts         uint64 `metric:"requests_sent_total{kind=post}"`
+	Replied       uint64 `metric:"calls_ended_total{how=reply} Calls by how they ended."`
+	Failed        uint64 `metric:"calls_ended_total{how=failure}"`   // with a *RemoteError
+	Dead          uint64 `metric:"calls_ended_total{how=peer_down}"` // the peer died, or was cut off
+	Ended         uint64 `metric:"calls_ended_total{how=closed}"`    // by the closing of the endpoint
+	CallsInFlight int    `metric:"calls_in_flight Calls without a reply so far."`
+	Late          uint64 `metric:"replies_late_total Calls that ended when nobody waited any more."`
 
 	// Of what arrived.
 	Arrived  uint64 // messages of other ranks
-	Local    uint64 // requests and replies to itself, not counted in Arrived
+	Local    uint64 `metric:"local_total Requests and replies of the rank to itself, not among those arrived."`
 	Requests uint64
-	Handled  uint64 // requests whose handler ran
-	Refused  uint64 // that named what is not there
-	Panics   uint64 // of handlers
-	Replies  uint64 // replies and failures
-	Broken   uint64 // messages against the protocol
-	Ignored  uint64 // messages of peers that are dead or cut off, and replies that come after the endpoint has ended their calls
-	Notes    uint64 // control messages
-	BadNotes uint64 // of them, against the protocol
-	Copies   uint64 // payloads copied because all spares were in use
+	Handled  uint64 `metric:"requests_arrived_total{result=handled} Requests arrived, by whether a handler ran."`
+	Refused  uint64 `metric:"requests_arrived_total{result=refused}"` // they name something that is not there
+	Panics   uint64 `metric:"handler_panics_total Handlers that panicked."`
+	Replies  uint64 `metric:"replies_arrived_total Replies and failures arrived."`
+	Broken   uint64 `metric:"dropped_total{reason=broken} Messages dropped: broken, or of ranks dead or cut off."`
+	Ignored  uint64 `metric:"dropped_total{reason=peer_closed}"` // also replies to calls that the endpoint has ended
+	Notes    uint64 `metric:"control_arrived_total{kind=credit} Messages of the protocol itself that arrived."`
+	BadNotes uint64 `metric:"dropped_total{reason=broken_control}"`
+	Copies   uint64 `metric:"copies_total Payloads copied because all spare receive buffers were in use."`
 
 	// Of what this rank replies.
-	Wanted   uint64 // requests to be answered
-	Answered uint64 // replies and failures sent
-	Nowhere  uint64 // that could not be sent: the peer is dead, or the endpoint closed
-	Unwanted uint64 // made for requests that want none
-	Owed     int    // not made yet: deferred, or their handlers run
-	Unsent   int    // made, waiting for a send buffer
-	Queued   uint64 // replies that ever did
-	Expired  uint64 // deferred ones that came too late
+	Wanted   uint64 `metric:"replies_wanted_total Requests arrived that want a reply."`
+	Answered uint64 `metric:"replies_total{where=sent} Replies and failures by where they went."`
+	Nowhere  uint64 `metric:"replies_total{where=nowhere}"`  // the peer is dead, or the endpoint closed
+	Unwanted uint64 `metric:"replies_total{where=unwanted}"` // made for requests that want none
+	Owed     int    `metric:"replies_owed Replies not made yet: deferred ones, and those of handlers that run."`
+	Unsent   int    `metric:"replies_unsent Replies that wait for a send buffer."`
+	Queued   uint64 `metric:"replies_queued_total Replies that had to wait for a send buffer."`
+	Expired  uint64 `metric:"replies_total{where=expired}"` // deferred ones that came too late
 
 	// Long messages.
-	Writes         uint64 // whose end the network tells
-	Written        uint64 // told
-	WritesInFlight int
+	Writes         uint64 `metric:"writes_total Payloads of Long messages written into segments."`
+	Written        uint64 // ended, as the network found
+	WritesInFlight int    `metric:"writes_in_flight Payloads of Long messages that the network may still read."`
 
-	// Waits: attempts that met an obstacle, and what became of them.
-	NoCredit, NoBuffer, NoReply, QueueFull uint64
-	Pings, Pinged                          uint64 // messages to find out whether a peer lives, sent and arrived
-	Waits                                  uint64 // that did more than one look
-	Parks, Sleeps                          uint64 // of goroutines that did not lead, that did
-	Stalls                                 uint64 // waits longer than Config.StallAfter
-	HandOvers                              uint64 // wake-ups of one who polls next, by who stops
-	Polls                                  uint64
-	Controls                               uint64 // control messages sent; Notes are those that arrived
-	Posted                                 uint64 // receive buffers given back; some of them are posted later
-	Closed                                 uint64 // peers dead or cut off
+	// Waits.
+	NoCredit  uint64 `metric:"obstacles_total{missing=credit} Attempts to send that failed, by what was missing."`
+	NoBuffer  uint64 `metric:"obstacles_total{missing=send_buffer}"`
+	NoReply   uint64 `metric:"obstacles_total{missing=reply_buffer}"`
+	QueueFull uint64 `metric:"obstacles_total{missing=queue}"` // of the network
+	Pings     uint64 `metric:"control_sent_total{kind=ping} Messages of the protocol itself that were sent."`
+	Pinged    uint64 `metric:"control_arrived_total{kind=ping}"` // pings find out whether a peer lives
+	Waits     uint64 `metric:"waits_total Waits for replies, credits and buffers."`
+	Parks     uint64 `metric:"sleeps_total{where=parked} Sleeps of waits: while another goroutine polls, or in the net."`
+	Sleeps    uint64 `metric:"sleeps_total{where=network}"`
+	Stalls    uint64 `metric:"stalls_total Waits that ended because they took longer than Config.StallAfter."`
+	HandOvers uint64 `metric:"hand_overs_total Times that polling was handed to a goroutine that was parked."`
+	Polls     uint64 `metric:"polls_total Calls that polled for messages."`
+	Controls  uint64 `metric:"control_sent_total{kind=credit}"`
+	Posted    uint64 // receive buffers given back; some of them are posted later
+	Closed    uint64 `metric:"peers_closed_total Ranks found dead or cut off, counted at each lane."`
 
-	Lent, Handling, Prepared int // receive buffers with handlers, requests whose handlers have not ended, send buffers with the program
-	Large                    LargeStats
-	Pool                     flow.PoolStats
-	Network                  fabric.EndpointStats
+	Lent     int `metric:"slots_lent Receive buffers that handlers use."`
+	Handling int `metric:"handlers_running Handlers that run."`
+	Prepared int `metric:"sends_prepared Send buffers in the program's hands."`
+	Large    LargeStats
+	Pool     flow.PoolStats
+	Network  fabric.EndpointStats
 }
 
 // LargeStats count large payloads.
 type LargeStats struct {
 	// Payloads of this rank.
 	Announced uint64
-	Sent      uint64 // that the network has
-	Refused   uint64 // by the receiver
-	Withdrawn uint64 // given up by this rank: the end of a context, a stall
-	Ended     uint64 // by the receiver's death or the closing of the endpoint
-	InFlight  int    // the others
+	Sent      uint64 `metric:"large_ended_total{how=sent} Large payloads of this rank by how they ended."`
+	Refused   uint64 `metric:"large_ended_total{how=refused}"`             // by the receiver
+	Withdrawn uint64 `metric:"large_ended_total{how=withdrawn}"`           // by this rank: the end of a context, a stall
+	Ended     uint64 `metric:"large_ended_total{how=peer_down_or_closed}"` // or the endpoint was closed
+	InFlight  int    `metric:"large_in_flight Large payloads of this rank that are announced."`
 
 	// Payloads to this rank, its own included.
 	Offered   uint64
-	Granted   uint64 // were given memory
-	Delivered uint64
-	Declined  uint64 // refused here
-	Cancelled uint64 // withdrawn, or ended by the sender's death or the closing of the endpoint
-	Held      int    // the others
+	Granted   uint64 `metric:"large_granted_total Large payloads that were granted memory."`
+	Delivered uint64 `metric:"large_arrived_total{how=delivered} Large payloads to this rank by how they ended."`
+	Declined  uint64 `metric:"large_arrived_total{how=declined}"`  // refused here
+	Cancelled uint64 `metric:"large_arrived_total{how=cancelled}"` // also as the sender died, or the endpoint was closed
+	Held      int    `metric:"large_held Large payloads announced to this rank that have not ended."`
 
-	StepsSent, StepsArrived uint64 // messages about large payloads, those with the data included
+	StepsSent    uint64 `metric:"large_steps_total{direction=sent} Messages about large payloads, the data included."`
+	StepsArrived uint64 `metric:"large_steps_total{direction=arrived}"`
 }
 
 // countStep counts pings and the steps of large payloads that are sent.
@@ -136,40 +145,29 @@ func (l *Endpoint) Stats() Stats {
 		Replied: c.replied, Failed: c.failed, Dead: c.dead, Ended: c.ended, Late: c.late, Written: c.written,
 		Requests: c.requests, Replies: c.replies, Pinged: c.pinged, Ignored: c.ignored, Broken: c.broken,
 		Wanted: c.wanted, Copies: c.copies, Posted: c.posted, Polls: c.polls, Local: c.local,
-		Handled: c.handled.Load(), Refused: c.refused.Load(), Panics: c.panics.Load(), Nowhere: c.nowhere.Load(), Unwanted: c.unwanted.Load(),
-		Notes: c.notes.Load(), BadNotes: c.badNotes.Load(), Controls: c.controls.Load(), Queued: c.queued.Load(), Expired: c.expired.Load(),
+		Handled: c.handled.Load(), Refused: c.refused.Load(), Panics: c.panics.Load(), Nowhere: c.nowhere.Load(),
+		Unwanted: c.unwanted.Load(),
+		Notes:    c.notes.Load(), BadNotes: c.badNotes.Load(), Controls: c.controls.Load(), Queued: c.queued.Load(),
+		Expired:  c.expired.Load(),
 		NoCredit: c.noCredit.Load(), NoBuffer: c.noBuffer.Load(), NoReply: c.noReply.Load(), QueueFull: c.queueFull.Load(),
-		Waits: c.waits, Parks: c.parks.Load(), Sleeps: c.sleeps.Load(), Stalls: c.stalls.Load(), HandOvers: c.handOvers.Load(),
-		Closed: c.closed.Load(), Lent: l.core.lent, Prepared: l.core.acquirer.prepared, Large: c.large, Pool: l.core.pool.Stats(), Network: port,
+		Waits: c.waits, Parks: c.parks.Load(), Sleeps: c.sleeps.Load(), Stalls: c.stalls.Load(),
+		HandOvers: c.handOvers.Load(),
+		Closed:    c.closed.Load(), Lent: l.core.lent, Prepared: l.core.acquirer.prepared, Large: c.large,
+		Pool: l.core.pool.Stats(), Network: port,
 	}
 	s.Handling = int(s.Requests - s.Handled - s.Refused)
 	s.Arrived = s.Requests + s.Replies + s.Pinged + s.Broken + s.Ignored + s.Large.StepsArrived - s.Local
 	g := &s.Large
-	g.InFlight, g.Held = int(g.Announced-g.Sent-g.Refused-g.Withdrawn-g.Ended), int(g.Offered-g.Delivered-g.Declined-g.Cancelled)
-	s.CallsInFlight, s.WritesInFlight, s.Unsent = l.core.calls.awaits-l.core.calls.grants, l.core.calls.writes, len(l.core.late)
+	g.InFlight, g.Held = int(g.Announced-g.Sent-g.Refused-g.Withdrawn-g.Ended),
+		int(g.Offered-g.Delivered-g.Declined-g.Cancelled)
+	s.CallsInFlight, s.WritesInFlight, s.Unsent = l.core.calls.awaits-l.core.calls.grants, l.core.calls.writes,
+		len(l.core.late)
 	s.Owed = int(s.Wanted - s.Answered - s.Nowhere - uint64(len(l.core.late)))
 	return s
 }
 
 // Add returns the sums, field by field: what several endpoints have done together.
-func (s Stats) Add(o Stats) Stats {
-	addFields(reflect.ValueOf(&s).Elem(), reflect.ValueOf(o))
-	return s
-}
-
-// addFields adds up structures of numbers.
-func addFields(to, from reflect.Value) {
-	for i := range to.NumField() {
-		switch f := to.Field(i); f.Kind() {
-		case reflect.Struct:
-			addFields(f, from.Field(i))
-		case reflect.Int:
-			f.SetInt(f.Int() + from.Field(i).Int())
-		default:
-			f.SetUint(f.Uint() + from.Field(i).Uint())
-		}
-	}
-}
+func (s Stats) Add(o Stats) Stats { return counter.Add(s, o) }
 
 // Check returns an error unless the identities between the counters hold that hold
 // whenever no goroutine is using the endpoint.
@@ -178,7 +176,8 @@ func (s *Stats) Check() error {
 		rule      string
 		got, want uint64
 	}{
-		{"calls = replied + failed + dead + ended + in flight", s.Replied + s.Failed + s.Dead + s.Ended + uint64(s.CallsInFlight), s.Calls},
+		{"calls = replied + failed + dead + ended + in flight",
+			s.Replied + s.Failed + s.Dead + s.Ended + uint64(s.CallsInFlight), s.Calls},
 		{"requests = handled + refused", s.Handled + s.Refused, s.Requests},
 		{"replies = calls replied + failed", s.Replied + s.Failed, s.Replies},
 		{"messages arrived = receive buffers given back + lent", s.Posted + uint64(s.Lent), s.Arrived},
@@ -203,6 +202,6 @@ func (s *Stats) Check() error {
 // time since the network was opened.
 type ErrorEntry = errring.Entry
 
-// Errors are the last errors of the endpoint that this rank's callers were not told, at most 1024,
+// Errors are the last errors of the endpoint that no caller of this rank got, at most 1024,
 // the oldest first: what arrived broken, handlers that panicked here, peers that died.
 func (l *Endpoint) Errors() []ErrorEntry { return l.core.ring.Snapshot() }

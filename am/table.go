@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 )
 
 // Limits of a table.
@@ -18,7 +18,7 @@ const (
 	MaxName     = 255     // bytes
 )
 
-// Reserved is what the names of the library's handlers begin with, and no others.
+// Reserved is the beginning of the names of the library's handlers, and of no others.
 const Reserved = "conduit."
 
 // Func is what runs when a message arrives. It may reply, look up and lock briefly.
@@ -34,7 +34,7 @@ type Handler struct {
 	large *Receiver // of HandleLarge; else nil
 }
 
-// Name is what the handler was registered under.
+// Name is the name of the handler.
 func (h *Handler) Name() string { return h.name }
 
 // Table is a set of handlers. All ranks of a job have the same: register handlers
@@ -82,7 +82,8 @@ func (t *Table) Handle(name string, f Func) *Handler {
 	case t.library && !strings.HasPrefix(name, Reserved):
 		panic(fmt.Sprintf("am: Handle(%q): the library's names begin with %q", name, Reserved))
 	case t.sorted != nil:
-		panic(fmt.Sprintf("am: Handle(%q): the table is in use: register before the job starts, in a package variable or an init function", name))
+		panic(fmt.Sprintf("am: Handle(%q): the table is in use: register before the job starts, in a package variable "+
+			"or an init function", name))
 	case t.byName[name] != nil:
 		panic(fmt.Sprintf("am: Handle(%q): the name is taken", name))
 	case len(t.byName) == MaxHandlers:
@@ -113,15 +114,15 @@ func (t *Table) fix() {
 	t.hash = sum.Sum64()
 }
 
-// Hash stands for the names of the handlers, the wire formats of this package and
-// that of credits. Ranks compare it when the job starts: those that differ must not
-// talk. It fixes the table. Every message carries half of it.
+// Hash stands for the names of the handlers, and the wire formats of messages and credits. Ranks
+// compare it when the job starts: those that differ must not talk. It fixes the table. Every
+// message carries half of it.
 func (t *Table) Hash() uint64 {
 	t.fix()
 	return t.hash
 }
 
-// Encode lists what Hash stands for, for Check on a rank whose Hash differs:
+// Encode lists what Hash stands for, for Check on a rank with another Hash:
 // version of this package's and of the credits' format (a byte each), number of handlers (4
 // bytes, little endian), then each name behind its length (1 byte).
 func (t *Table) Encode() []byte {
@@ -130,14 +131,14 @@ func (t *Table) Encode() []byte {
 }
 
 func (t *Table) encode() []byte {
-	b := binary.LittleEndian.AppendUint32([]byte{Version, flow.WireVersion}, uint32(len(t.sorted)))
+	b := binary.LittleEndian.AppendUint32([]byte{Version, credit.WireVersion}, uint32(len(t.sorted)))
 	for _, h := range t.sorted {
 		b = append(append(b, byte(len(h.name))), h.name...)
 	}
 	return b
 }
 
-// Check compares the table with that of a rank, as it encoded it. A *TableError names
+// Check compares the table with a rank's, as it encoded it. A *TableError names
 // the first handler in which they differ.
 func (t *Table) Check(rank int, there []byte) error {
 	here := t.Encode()
@@ -181,8 +182,8 @@ func (t *Table) Len() int {
 	return len(t.byName)
 }
 
-// InHandler reports whether the calling goroutine runs a handler, of whatever table. Who may wait
-// asks it: a handler must not.
+// InHandler reports whether the calling goroutine runs a handler, of any table. Functions
+// that may wait call it: a handler must not.
 func (t *Table) InHandler() bool { return inHandler.here() }
 
 // find returns nil for an index that no handler has.

@@ -11,7 +11,7 @@ type Via interface {
 // Endpoint makes an endpoint a Via: it goes to every rank.
 func (l *Endpoint) Endpoint(int) *Endpoint { return l }
 
-// laneOf spares those who have an endpoint the call through the interface.
+// laneOf spares an endpoint the call through the interface.
 func laneOf(v Via, rank int) *Endpoint {
 	if l, ok := v.(*Endpoint); ok {
 		return l

@@ -20,7 +20,9 @@ type waiter struct {
 	h     *Handler
 	rank  int
 	since time.Duration // 0: the wait has no limit
-	began time.Duration // when it began, if its message has just been sent without a wait, and nothing happened since; else 0
+	// when it began, if its message has just been sent without a wait, and nothing happened since;
+	// else 0
+	began time.Duration
 
 	claim claim // what its request needs; under the endpoint's lock once it is queued
 
@@ -51,7 +53,7 @@ func (w *waiter) unpark() {
 	w.resume()
 }
 
-// resume ends the sleep of a waiter whose state was set.
+// resume ends the sleep of a waiter after its state was set.
 func (w *waiter) resume() {
 	switch w.mode.Load() {
 	case parking:
@@ -66,8 +68,8 @@ func (w *waiter) resume() {
 // well.
 func (w *waiter) pending() bool { return w.state.Load()&signaled != 0 }
 
-// consume is pending, and takes the signal, so that the next wait is for another one. That of the
-// end stays: nothing follows it.
+// consume is pending, and takes the signal, so that the next wait is for another one. The signal of
+// the end stays: nothing follows it.
 func (w *waiter) consume() bool {
 	s := w.state.Load()
 	return s&ended != 0 || s&signaled != 0 && w.state.And(^uint32(signaled))&signaled != 0

@@ -4,10 +4,10 @@ import (
 	"encoding/binary"
 	"math"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 )
 
-// Version is that of the format of messages, which the package comment describes.
+// Version is the version of the format of messages, which the package comment describes.
 const Version = 2
 
 // MaxArgs is how many arguments a message has at most.
@@ -19,11 +19,11 @@ const (
 	argsSize = 8 * MaxArgs // at most
 	overhead = headSize + offSize + argsSize
 	creditAt = 24
-	creditTo = creditAt + flow.ExtendedSize
+	creditTo = creditAt + credit.ExtendedSize
 
 	creditPlace      = headSize - creditAt // what is behind the header is zero
-	_           uint = creditPlace - (flow.HeaderSize + 16)
-	_           uint = flow.HeaderSize + 16 - creditPlace
+	_           uint = creditPlace - (credit.HeaderSize + 16)
+	_           uint = credit.HeaderSize + 16 - creditPlace
 
 	// connection is the number of the only connection of credits with a peer. It lasts
 	// from the first message until the peer's death, across the network's connections.
@@ -75,7 +75,7 @@ type head struct {
 	token   uint64 // of the call; 0: nobody waits
 	length  uint32 // of the payload, wherever it is
 	off     uint64 // of a Long's, in the receiver's segment
-	credit  flow.Header
+	credit  credit.Header
 	args    [MaxArgs]uint64
 }
 
@@ -113,8 +113,8 @@ func (h *head) encode(dst []byte, table uint32, args []uint64) {
 	le.PutUint32(dst[16:], h.length)
 	le.PutUint32(dst[20:], table)
 	n := h.credit.Encode(dst[creditAt:creditTo])
-	if n == flow.HeaderSize {
-		le.PutUint64(dst[creditAt+flow.HeaderSize:], 0)
+	if n == credit.HeaderSize {
+		le.PutUint64(dst[creditAt+credit.HeaderSize:], 0)
 		le.PutUint64(dst[headSize-8:], 0)
 	} else {
 		clear(dst[creditAt+n : headSize])
@@ -144,7 +144,7 @@ func (h *head) encodeShort(dst []byte, table uint32, args []uint64) {
 	le.PutUint64(dst[8:], h.token)
 	le.PutUint64(dst[16:], uint64(table)<<32|uint64(h.length))
 	le.PutUint64(dst[creditAt:], h.credit.Word())
-	le.PutUint64(dst[creditAt+flow.HeaderSize:], 0)
+	le.PutUint64(dst[creditAt+credit.HeaderSize:], 0)
 	le.PutUint64(dst[headSize-8:], 0)
 	for i, a := range args {
 		le.PutUint64(dst[headSize+8*i:], a)
@@ -152,28 +152,30 @@ func (h *head) encodeShort(dst []byte, table uint32, args []uint64) {
 }
 
 // decodeShort is decode for most messages: requests and replies that are Shorts. It leaves to
-// decode what is not plainly right.
+// decode all that is not plainly right.
 func (h *head) decodeShort(src []byte, table uint32) bool {
 	if len(src) < headSize {
 		return false
 	}
-	credit := binary.LittleEndian.Uint64(src[creditAt:])
-	return h.decodePlain(src, table, credit) && h.credit.DecodeWord(credit) && h.credit.Epoch == connection
+	credits := binary.LittleEndian.Uint64(src[creditAt:])
+	return h.decodePlain(src, table, credits) && h.credit.DecodeWord(credits) && h.credit.Epoch == connection
 }
 
 // decodePlain is decodeShort for one with this credit header, which is known and stays as it is.
-func (h *head) decodePlain(src []byte, table uint32, credit uint64) bool {
+func (h *head) decodePlain(src []byte, table uint32, credits uint64) bool {
 	if len(src) < headSize {
 		return false
 	}
 	const (
 		replyFirst = uint64(reply)<<8 | Version
-		mayVary    = uint64(0xffff)<<32 | 0xff<<24 | wantsBit<<16 // of a request: handler, number of arguments, whether it wants a reply
+		// of a request: handler, number of arguments, whether it wants a reply
+		mayVary = uint64(0xffff)<<32 | 0xff<<24 | wantsBit<<16
 	)
 	le := binary.LittleEndian
 	first, token := le.Uint64(src), le.Uint64(src[8:])
 	nargs := first >> 24 & 0xff
-	if le.Uint64(src[16:]) != uint64(table)<<32 || le.Uint64(src[creditAt:]) != credit || le.Uint64(src[creditAt+flow.HeaderSize:])|le.Uint64(src[headSize-8:]) != 0 ||
+	if le.Uint64(src[16:]) != uint64(table)<<32 || le.Uint64(src[creditAt:]) != credits ||
+		le.Uint64(src[creditAt+credit.HeaderSize:])|le.Uint64(src[headSize-8:]) != 0 ||
 		nargs > MaxArgs || uint64(len(src)) != headSize+8*nargs {
 		return false
 	}
@@ -186,7 +188,8 @@ func (h *head) decodePlain(src []byte, table uint32, credit uint64) bool {
 	default:
 		return false
 	}
-	h.cat, h.wants, h.nargs, h.handler, h.token, h.length, h.off = short, wants, uint8(nargs), uint16(first>>32), token, 0, 0
+	h.cat, h.wants, h.nargs, h.handler, h.token, h.length, h.off = short, wants, uint8(nargs), uint16(first>>32), token,
+		0, 0
 	for i := range h.args[:nargs] {
 		h.args[i] = le.Uint64(src[headSize+8*i:])
 	}
@@ -211,7 +214,8 @@ func (h *head) decode(src []byte, table uint32) (payload []byte, err error) {
 		return nil, &MessageError{Rule: "is of a program with other handlers", Got: uint64(t), Limit: uint64(table)}
 	}
 	k, flags, nargs := kind(src[1]), src[2], src[3]
-	h.kind, h.cat, h.wants, h.nargs, h.handler = k, category(flags&categoryMask), flags&wantsBit != 0, nargs, le.Uint16(src[4:])
+	h.kind, h.cat, h.wants, h.nargs, h.handler = k, category(flags&categoryMask), flags&wantsBit != 0, nargs,
+		le.Uint16(src[4:])
 	h.token, h.length, h.off = le.Uint64(src[8:]), le.Uint32(src[16:]), 0
 	n, err := h.credit.Decode(src[creditAt:creditTo])
 	if err != nil {
@@ -311,7 +315,8 @@ func (h *head) decodePayload(src []byte) (payload []byte, at int, err error) {
 	}
 	h.off = binary.LittleEndian.Uint64(body)
 	if h.off > math.MaxUint64-uint64(h.length) {
-		return nil, 0, &MessageError{Rule: "has an offset beyond every segment", Got: h.off, Limit: math.MaxUint64 - uint64(h.length)}
+		return nil, 0, &MessageError{Rule: "has an offset beyond every segment", Got: h.off,
+			Limit: math.MaxUint64 - uint64(h.length)}
 	}
 	return nil, headSize + offSize, nil
 }
@@ -319,7 +324,7 @@ func (h *head) decodePayload(src []byte) (payload []byte, at int, err error) {
 // nonZero reports whether a byte behind the first n of a credit header's place is set; n is the
 // header's size.
 func nonZero(b []byte, n int) bool {
-	if n == flow.HeaderSize { // as it is mostly
+	if n == credit.HeaderSize { // as it is mostly
 		return binary.LittleEndian.Uint64(b[n:])|binary.LittleEndian.Uint64(b[creditPlace-8:]) != 0
 	}
 	for _, x := range b[n:] {

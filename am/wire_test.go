@@ -6,14 +6,14 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/ibconduit/conduit/flow"
+	"github.com/ibconduit/conduit/internal/credit"
 )
 
 const testTable = 0xFEEDBEEF
 
 // random is a message that a correct rank could send.
 func random(rng *rand.Rand) (h head, payload []byte, args []uint64) {
-	h = head{kind: kind(1 + rng.IntN(int(kinds)-1)), credit: flow.Header{Epoch: connection, Granted: rng.Uint32(), Want: uint16(rng.IntN(100)), Answer: rng.IntN(2) == 0}}
+	h = head{kind: kind(1 + rng.IntN(int(kinds)-1)), credit: credit.Header{Epoch: connection, Granted: rng.Uint32(), Want: uint16(rng.IntN(100)), Answer: rng.IntN(2) == 0}}
 	if rng.IntN(2) == 0 {
 		h.credit.Extended, h.credit.Recall, h.credit.Returned, h.credit.Seen = true, rng.Uint32(), rng.Uint32(), rng.Uint32()
 	}
@@ -115,7 +115,7 @@ func canonical(t *testing.T, b []byte) {
 }
 
 func TestEveryFieldIsChecked(t *testing.T) {
-	good := head{kind: request, cat: medium, wants: true, token: 1, length: 8, nargs: 2, credit: flow.Header{Epoch: connection}}
+	good := head{kind: request, cat: medium, wants: true, token: 1, length: 8, nargs: 2, credit: credit.Header{Epoch: connection}}
 	payload := make([]byte, 8)
 	for _, c := range []struct {
 		name string

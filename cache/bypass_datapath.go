@@ -10,7 +10,7 @@ package cache
 
 // bypass is what is known of the use of a cache.
 type bypass struct {
-	passing    [regions]uint8 // what passes by at once: PassGets, PassPuts
+	passing    [regions]uint8 // what passes by at once: passGets, passPuts
 	regions    [regions]region
 	hitsSeen   uint64 // hits that regions have counted
 	shadow     shadow
@@ -24,14 +24,14 @@ type region struct {
 	puts, sent uint16 // puts, and what they were sent as; or puts that the shadow saw, and those alone
 	pages      uint16 // entries that it has
 	more       uint8  // the round is so many times twice as long
-	passes     uint8  // PassGets, PassPuts
+	passes     uint8  // passGets, passPuts
 	readOnly   bool   // some of it has that hint: a put is looked at
 }
 
-// What passes a cache by, see Cache.Passing.
+// What passes a cache by, see passes.
 const (
-	PassGets = 1 << iota
-	PassPuts
+	passGets = 1 << iota
+	passPuts
 )
 
 const (
@@ -51,115 +51,121 @@ func (b *bypass) init(cfg *Config) {
 }
 
 // regionAt is the number of the region that a byte is in.
-func (c *observer) regionAt(rank int, off uint64) uint64 {
+func (c *usage) regionAt(rank int, off uint64) uint64 {
 	return (uint64(rank)<<regionShift + off>>(c.regionBits&63)) % regions
 }
 
-// Passing is what passes the cache by without a look at it, of n bytes that lie in the rank's
-// memory: PassGets, if PassGet or WatchGet says so, and PassPuts.
-func (c *observer) Passing(rank int, off, n uint64) uint8 {
+// passes is what passes the cache by without a look at it, of n bytes that lie in the rank's
+// memory: passGets, if passGet or stillPassesGet says so, and passPuts.
+func (c *usage) passes(rank int, off, n uint64) uint8 {
 	if (off^(off+n))>>(c.regionBits&63) != 0 {
 		return 0
 	}
 	return c.passing[c.regionAt(rank, off)]
 }
 
-// PassGet counts a get that may pass by, and reports whether it does unless WatchGet has it not.
-func (c *observer) PassGet(rank int, off uint64) bool {
-	c.n.GetsDirect++
-	return c.n.GetsDirect%probeEvery >= probeFor && !c.shadow.part.has(c.pageKey(rank, off))
+// passGet counts a get that may pass by, and reports whether it does unless stillPassesGet has it
+// not.
+func (c *usage) passGet(rank int, off uint64) bool {
+	p := c.pages
+	p.n.GetsDirect++
+	return p.n.GetsDirect%probeEvery >= probeFor && !c.shadow.part.has(p.pageKey(rank, off))
 }
 
-// PassPut is PassGet for a put.
-func (c *observer) PassPut(rank int, off uint64) bool {
-	c.n.PutsDirect++
-	return !c.shadow.part.has(c.pageKey(rank, off))
+// passPut is passGet for a put.
+func (c *usage) passPut(rank int, off uint64) bool {
+	p := c.pages
+	p.n.PutsDirect++
+	return !c.shadow.part.has(p.pageKey(rank, off))
 }
 
-// WatchGet reports whether a get for which PassGet returned false passes the cache by.
-func (c *observer) WatchGet(rank int, off uint64) bool {
+// stillPassesGet reports whether a get for which passGet returned false passes the cache by.
+func (c *usage) stillPassesGet(rank int, off uint64) bool {
 	if c.watchGet(rank, off) {
 		return true
 	}
-	c.n.GetsDirect--
+	c.pages.n.GetsDirect--
 	return false
 }
 
-// WatchPut is WatchGet for a put.
-func (c *observer) WatchPut(rank int, off uint64) bool {
+// stillPassesPut is stillPassesGet for a put.
+func (c *usage) stillPassesPut(rank int, off uint64) bool {
 	if c.watchPut(rank, off) {
 		return true
 	}
-	c.n.PutsDirect--
+	c.pages.n.PutsDirect--
 	return false
 }
 
 // bypasses reports whether a get that is no hit passes the cache by, and counts it.
 func (c *writer) bypasses(rank int, off uint64) bool {
-	if c.cfg.NoBypass {
+	p := c.pages
+	if p.cfg.NoBypass {
 		return false
 	}
-	k := c.regionAt(rank, off)
-	r := &c.regions[k]
-	if r.passes&PassGets != 0 {
-		if c.n.GetsDirect%vacateEvery == 0 {
+	k := c.usage.regionAt(rank, off)
+	r := &c.usage.regions[k]
+	if r.passes&passGets != 0 {
+		if p.n.GetsDirect%vacateEvery == 0 {
 			c.vacate(k)
 		}
-		return c.watchGet(rank, off)
+		return c.usage.watchGet(rank, off)
 	}
 	r.gets++
-	c.countHits()
+	c.usage.countHits()
 	return c.leaveGets(k)
 }
 
 // countHits counts the hits since it was called last, which were of the page that is read.
-func (c *observer) countHits() {
-	r := &c.regions[c.entries[c.readOf].region%regions]
-	r.hits = uint16(min(uint64(r.hits)+c.n.GetHits-c.hitsSeen, 1<<15))
-	c.hitsSeen = c.n.GetHits
+func (c *usage) countHits() {
+	p := c.pages
+	r := &c.regions[p.entries[p.readOf].region%regions]
+	r.hits = uint16(min(uint64(r.hits)+p.n.GetHits-c.hitsSeen, 1<<15))
+	c.hitsSeen = p.n.GetHits
 }
 
 // hitIn counts a hit in the region of a byte.
-func (c *observer) hitIn(rank int, off uint64) {
+func (c *usage) hitIn(rank int, off uint64) {
 	r := &c.regions[c.regionAt(rank, off)]
 	r.hits = min(r.hits+1, 1<<15)
 }
 
 // leaveGets decides, at the end of a round, whether gets pass the cache by from now on.
 func (c *writer) leaveGets(k uint64) bool {
-	r := &c.regions[k]
+	r := &c.usage.regions[k]
 	if r.gets < round<<r.more {
 		return false
 	}
 	leave := uint32(r.hits)*(leaveBelow-1) < uint32(r.gets)
 	if r.gets, r.hits = 0, 0; leave {
-		r.passes |= PassGets
+		r.passes |= passGets
 		c.vacate(k)
-		c.letPass(k)
+		c.usage.letPass(k)
 	}
 	return leave
 }
 
 // watchGet reports whether a get of a region whose gets pass by does so too. It has the shadow see
 // it, and has the region be cached again where it would be of use.
-func (c *observer) watchGet(rank int, off uint64) bool {
+func (c *usage) watchGet(rank int, off uint64) bool {
+	p := c.pages
 	k := c.regionAt(rank, off)
 	r := &c.regions[k]
-	if i := c.n.GetsDirect % probeEvery; i < probeFor && c.maxWindow > 0 {
+	if i := p.n.GetsDirect % probeEvery; i < probeFor && c.maxWindow > 0 {
 		if c.inStream(i == 0, rank, off) { // which goes through other regions, too
-			for k := c.regionAt(rank, 0); k <= c.regionAt(rank, c.sizes[rank]-1); k++ {
-				c.back(k, PassGets|PassPuts)
+			for k := c.regionAt(rank, 0); k <= c.regionAt(rank, p.sizes[rank]-1); k++ {
+				c.back(k, passGets|passPuts)
 			}
 			return false
 		}
 	}
-	key := c.pageKey(rank, off)
+	key := p.pageKey(rank, off)
 	if !c.shadow.part.has(key) {
 		return true
 	}
-	e, line := c.seen(key), c.lines(off&c.pageMask, 1)
-	if e.epoch != c.epoch {
-		e.epoch, e.valid = c.epoch, 0
+	e, line := c.seen(key), p.lines(off&p.pageMask, 1)
+	if e.epoch != p.epoch {
+		e.epoch, e.valid = p.epoch, 0
 	}
 	r.gets++
 	if e.valid&line != 0 {
@@ -167,7 +173,7 @@ func (c *observer) watchGet(rank int, off uint64) bool {
 	}
 	e.valid |= line
 	if r.hits >= round/returnAbove {
-		c.back(k, PassGets|PassPuts)
+		c.back(k, passGets|passPuts)
 		return false
 	}
 	if r.gets == round {
@@ -177,7 +183,7 @@ func (c *observer) watchGet(rank int, off uint64) bool {
 }
 
 // seen is the entry of a page that the shadow has from now on.
-func (c *observer) seen(key uint64) *entry {
+func (c *usage) seen(key uint64) *entry {
 	i, had := c.shadow.see(key)
 	e := &c.shadow.entries[i]
 	if !had {
@@ -187,7 +193,7 @@ func (c *observer) seen(key uint64) *entry {
 }
 
 // inStream looks for a stream in gets that pass by, and reports whether most of a probe are of one.
-func (c *observer) inStream(first bool, rank int, off uint64) bool {
+func (c *usage) inStream(first bool, rank int, off uint64) bool {
 	if first {
 		c.streamed = 0
 	}
@@ -200,15 +206,16 @@ func (c *observer) inStream(first bool, rank int, off uint64) bool {
 }
 
 // watchPut is watchGet for puts.
-func (c *observer) watchPut(rank int, off uint64) bool {
-	key := c.pageKey(rank, off)
+func (c *usage) watchPut(rank int, off uint64) bool {
+	p := c.pages
+	key := p.pageKey(rank, off)
 	if !c.shadow.part.has(key) {
 		return true
 	}
 	k := c.regionAt(rank, off)
-	r, e, line := &c.regions[k], c.seen(key), c.lines(off&c.pageMask, 1)
-	if e.wanted != c.n.Releases {
-		e.wanted, e.ready = c.n.Releases, 0
+	r, e, line := &c.regions[k], c.seen(key), p.lines(off&p.pageMask, 1)
+	if e.wanted != p.n.Releases {
+		e.wanted, e.ready = p.n.Releases, 0
 	}
 	r.puts++
 	if e.ready&line == 0 {
@@ -219,14 +226,14 @@ func (c *observer) watchPut(rank int, off uint64) bool {
 	}
 	back := r.sent <= r.puts-r.puts/returnAbove
 	if r.puts, r.sent = 0, 0; back {
-		c.back(k, PassPuts)
+		c.back(k, passPuts)
 	}
 	return !back
 }
 
 // sends counts the runs of dirty bytes that an entry's puts are sent as.
-func (c *observer) sends(e *entry, runs int) {
-	r := &c.regions[c.regionAt(keyRank(e.key), c.keyOff(e.key))]
+func (c *usage) sends(e *entry, runs int) {
+	r := &c.regions[c.regionAt(keyRank(e.key), c.pages.keyOff(e.key))]
 	if e.valid != 0 {
 		r.puts = 1 << 15 // who reads these pages wants them kept
 	}
@@ -237,35 +244,36 @@ func (c *observer) sends(e *entry, runs int) {
 
 // putsPass reports whether a put passes the cache by.
 func (c *writer) putsPass(rank int, off uint64) bool {
-	if c.cfg.NoBypass {
+	p := c.pages
+	if p.cfg.NoBypass {
 		return false
 	}
-	k := c.regionAt(rank, off)
-	r := &c.regions[k]
-	if r.passes&PassPuts != 0 {
-		if i := c.entryOf(c.pageKey(rank, off)); i != none && c.entries[i].valid|c.entries[i].ready != 0 {
-			c.back(k, PassPuts)
+	k := c.usage.regionAt(rank, off)
+	r := &c.usage.regions[k]
+	if r.passes&passPuts != 0 {
+		if i := p.entryOf(p.pageKey(rank, off)); i != none && p.entries[i].valid|p.entries[i].ready != 0 {
+			c.usage.back(k, passPuts)
 			return false
 		}
-		if c.n.PutsDirect%vacateEvery == 0 {
+		if p.n.PutsDirect%vacateEvery == 0 {
 			c.vacate(k)
 		}
-		return c.watchPut(rank, off)
+		return c.usage.watchPut(rank, off)
 	}
 	if r.sent < round<<r.more {
 		return false
 	}
 	leave := uint32(r.puts)*4 < uint32(r.sent)*5
 	if r.puts, r.sent = 0, 0; leave {
-		r.passes |= PassPuts
+		r.passes |= passPuts
 		c.vacate(k)
-		c.letPass(k)
+		c.usage.letPass(k)
 	}
 	return leave
 }
 
 // back has a region be cached again.
-func (c *observer) back(k uint64, what uint8) {
+func (c *usage) back(k uint64, what uint8) {
 	r := &c.regions[k]
 	r.more = min(r.more+1, longest)
 	r.passes &^= what
@@ -274,7 +282,7 @@ func (c *observer) back(k uint64, what uint8) {
 }
 
 // letPass notes what of a region passes by at once.
-func (c *observer) letPass(k uint64) {
+func (c *usage) letPass(k uint64) {
 	if r := &c.regions[k]; r.pages == 0 && !r.readOnly {
 		c.passing[k] = r.passes
 	} else {
@@ -283,12 +291,13 @@ func (c *observer) letPass(k uint64) {
 }
 
 // heed notes which regions have bytes that are read-only.
-func (c *observer) heed() {
+func (c *usage) heed() {
+	p := c.pages
 	for k := range c.regions {
 		c.regions[k].readOnly = false
 	}
-	for i := range c.hints {
-		if y := &c.hints[i]; y.hint == ReadOnly {
+	for i := range p.hints {
+		if y := &p.hints[i]; y.hint == ReadOnly {
 			for k := c.regionAt(y.rank, y.low); k <= c.regionAt(y.rank, y.end-1); k++ {
 				c.regions[k].readOnly = true
 			}
@@ -300,8 +309,8 @@ func (c *observer) heed() {
 }
 
 // inhabit counts an entry that got a page, or lost it, and returns the page's region.
-func (c *observer) inhabit(key uint64, by int) uint8 {
-	k := c.regionAt(keyRank(key), c.keyOff(key))
+func (c *usage) inhabit(key uint64, by int) uint8 {
+	k := c.regionAt(keyRank(key), c.pages.keyOff(key))
 	c.regions[k].pages += uint16(by)
 	c.letPass(k)
 	return uint8(k)
@@ -310,24 +319,25 @@ func (c *observer) inhabit(key uint64, by int) uint8 {
 // vacate evicts the pages of a region, but for what is dirty, underway or was fetched ahead. What
 // is dirty begins to be written, if puts pass by.
 func (c *writer) vacate(k uint64) {
-	c.work = c.work[:0]
-	for i := range c.entries {
-		e := &c.entries[i]
+	p := c.pages
+	p.work = p.work[:0]
+	for i := range p.entries {
+		e := &p.entries[i]
 		switch {
-		case e.key == 0 || c.regionAt(keyRank(e.key), c.keyOff(e.key)) != k || e.pinned || e.keep:
+		case e.key == 0 || c.usage.regionAt(keyRank(e.key), p.keyOff(e.key)) != k || e.pinned || e.keep:
 		case e.mask == none && e.wanted|e.ready == 0:
 			c.evict(uint16(i))
-		case e.mask != none && e.op == none && c.regions[k].passes&PassPuts != 0:
-			c.work = append(c.work, uint16(i))
+		case e.mask != none && e.op == none && c.usage.regions[k].passes&passPuts != 0:
+			p.work = append(p.work, uint16(i))
 		}
 	}
-	if len(c.work) > 0 {
-		_ = c.write(atOnce, &c.n.FlushPressure)
+	if len(p.work) > 0 {
+		_ = c.write(atOnce, &p.n.FlushPressure)
 	}
 }
 
 // isBare reports whether the cache has no page of the regions that a range lies in.
-func (c *observer) isBare(rank int, off, n uint64) bool {
+func (c *usage) isBare(rank int, off, n uint64) bool {
 	last := c.regionAt(rank, off+n-1)
 	for k := c.regionAt(rank, off); ; k = (k + 1) % regions {
 		if c.regions[k].pages != 0 {
@@ -341,15 +351,16 @@ func (c *observer) isBare(rank int, off, n uint64) bool {
 
 // Bypasses reports whether a gather of bytes from one on is better done by gets that pass the cache
 // by. It counts one of them.
-func (c *writer) Bypasses(rank int, off uint64) bool {
-	return c.inside(rank, off, 0) && len(c.hints) == 0 && c.regions[c.regionAt(rank, off)].passes&PassGets != 0 && c.bypasses(rank, off)
+func (c *Cache) Bypasses(rank int, off uint64) bool {
+	p := &c.pages
+	return p.inside(rank, off, 0) && len(p.hints) == 0 && c.usage.regions[c.usage.regionAt(rank, off)].passes&passGets != 0 && c.writer.bypasses(rank, off)
 }
 
 // gathered counts an element of a gather, which was fetched or was there.
 func (c *writer) gathered(rank int, off uint64, fetched bool) {
-	k := c.regionAt(rank, off)
-	r := &c.regions[k]
-	if c.cfg.NoBypass || r.passes&PassGets != 0 {
+	k := c.usage.regionAt(rank, off)
+	r := &c.usage.regions[k]
+	if c.pages.cfg.NoBypass || r.passes&passGets != 0 {
 		return
 	}
 	if !fetched {

@@ -276,7 +276,7 @@ func TestErrorsOfLostWritesAreReported(t *testing.T) {
 		x.w.Kill(1)
 		err := x.Release(ctx)
 		var failed *fabric.OpError
-		if !errors.Is(err, fabric.ErrPeerDown) || !errors.As(err, &failed) || failed.Rank != 1 || failed.Off != 5 {
+		if !errors.Is(err, fabric.ErrPeerDown) || !errors.As(err, &failed) || failed.Rank != 1 || failed.Off != x.env.Region("data").Off+5 {
 			return fmt.Errorf("a release that lost writes: %w", err)
 		}
 		if x.data(2)[5] != 7 {

@@ -15,8 +15,8 @@ type Config struct {
 	Region string
 	// Begin is the offset in bytes that the cache's offset 0 has in every segment.
 	Begin uint64
-	// Size is how many bytes from Begin on a rank has: nothing beyond them is read or written. One
-	// of Region and Size must be set.
+	// Size is how many bytes from Begin on a rank has: nothing beyond them is read or written. Of a
+	// rank with 0 the cache keeps nothing. One of Region and Size must be set.
 	Size func(rank int) uint64
 
 	// Pages is how many pages the cache has. Range 1 to 43,690, which with the ghosts (Policy) are
@@ -138,6 +138,3 @@ func (c *Config) place(e env.Env) error {
 	}
 	return nil
 }
-
-// DirectMin is from how many bytes on a get or put passes the cache by.
-func (c *pages) DirectMin() int { return c.cfg.DirectMin }

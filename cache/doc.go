@@ -8,7 +8,8 @@
 //	c.Acquire()                            // what is read from now on is no older than now
 //
 // A [Cache] belongs to one goroutine at a time, as the lanes that it uses do. It may be handed over
-// with its lanes. Ranks exchange nothing to keep caches coherent. It implements env.Fences.
+// with its lanes. Ranks exchange nothing to keep caches coherent. It is an env.Fence, and its Lanes
+// are lanes.
 //
 // # Memory model
 //
@@ -25,7 +26,7 @@
 //
 // Operations on the same bytes that pass the cache by are announced with Direct.
 //
-// A get that does not wait ([Gets]) is a Get at some time between its begin and its end.
+// A get of a [Lane] that does not wait is a Get at some time between its begin and its end.
 //
 // # Structure
 //

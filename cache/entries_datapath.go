@@ -109,14 +109,7 @@ const (
 	maxRanks  = 1 << (64 - rankShift)
 )
 
-func (c *pages) pageKey(rank int, off uint64) uint64 {
-	return uint64(rank+1)<<rankShift | off>>(c.pageShift&63)
-}
-
 func keyRank(key uint64) int { return int(key>>rankShift) - 1 }
-
-// keyOff is the offset of a page.
-func (c *pages) keyOff(key uint64) uint64 { return key & (1<<rankShift - 1) << (c.pageShift & 63) }
 
 // table finds entries and ghosts by key: open addressing, linear probing, at most a quarter full.
 type table struct {
@@ -225,18 +218,6 @@ func (d *directory) recall(key uint64) bool {
 
 // span is n bits from the first on.
 func span(first, n uint64) uint64 { return (1<<(n&63) - 1 + -(n >> 6)) << (first & 63) }
-
-// lines are the bits of the lines that n bytes at o of a page lie in; n is positive.
-func (c *pages) lines(o, n uint64) uint64 {
-	first := o >> (c.lineShift & 63)
-	return span(first, (o+n-1)>>(c.lineShift&63)-first+1)
-}
-
-// maskOf is the dirty bytes of an entry that has some, a bit each.
-func (c *pages) maskOf(e *entry) []uint64 {
-	at := int(e.mask) * c.maskWords
-	return c.masks[at : at+c.maskWords : at+c.maskWords]
-}
 
 func setBits(m []uint64, o, n uint64) {
 	for n > 0 {

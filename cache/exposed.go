@@ -20,37 +20,38 @@ const (
 
 // Linger says that what Direct was told of last is no operation of the lanes: that these are
 // complete does not tell when it is. Until the next Release all that passes by is exposed.
-func (c *Cache) Linger() { c.lingers = true }
+func (c *Cache) Linger() { c.pages.lingers = true }
 
 // expose has the cache keep no copy of a range until what passes it by there is complete.
-func (c *carrier) expose(rank int, off, n uint64) {
-	c.passed = true
-	if c.allExposed {
+func (c *transfers) expose(rank int, off, n uint64) {
+	p := c.pages
+	p.passed = true
+	if p.allExposed {
 		return
 	}
-	if len(c.exposed) >= fewExposed {
+	if len(p.exposed) >= fewExposed {
 		c.forget()
 	}
-	x := extent{rank, off &^ c.pageMask, (off + n + c.pageMask) &^ c.pageMask}
+	x := extent{rank, off &^ p.pageMask, (off + n + p.pageMask) &^ p.pageMask}
 	for {
-		i, gap := c.nearest(x)
+		i, gap := p.nearest(x)
 		switch {
-		case gap > 0 && len(c.exposed) < fewExposed, i < 0 && len(c.exposed) < maxExposed:
-			c.exposed = append(c.exposed, x)
+		case gap > 0 && len(p.exposed) < fewExposed, i < 0 && len(p.exposed) < maxExposed:
+			p.exposed = append(p.exposed, x)
 			return
 		case i < 0:
-			c.allExposed = true
+			p.allExposed = true
 			return
 		}
-		y := c.exposed[i]
+		y := p.exposed[i]
 		if y.low <= x.low && x.end <= y.end {
-			c.exposed[0], c.exposed[i] = y, c.exposed[0] // where it is looked for first
+			p.exposed[0], p.exposed[i] = y, p.exposed[0] // where it is looked for first
 			return
 		}
 		x.low, x.end = min(x.low, y.low), max(x.end, y.end)
-		last := len(c.exposed) - 1
-		c.exposed[i] = c.exposed[last]
-		c.exposed = c.exposed[:last]
+		last := len(p.exposed) - 1
+		p.exposed[i] = p.exposed[last]
+		p.exposed = p.exposed[:last]
 	}
 }
 
@@ -75,18 +76,19 @@ func (c *pages) nearest(x extent) (at int, gap uint64) {
 
 // forget has no extent any more in which all that passed by is complete. Get and prefetch begin
 // nothing in one before, so what they bring afterwards is no older.
-func (c *carrier) forget() {
-	if c.lingers {
+func (c *transfers) forget() {
+	p := c.pages
+	if p.lingers {
 		return
 	}
-	if c.allExposed && c.isQuiet(-1) {
-		c.exposed, c.allExposed = c.exposed[:0], false
+	if p.allExposed && c.isQuiet(-1) {
+		p.exposed, p.allExposed = p.exposed[:0], false
 	}
-	c.exposed = slices.DeleteFunc(c.exposed, func(x extent) bool { return c.isQuiet(x.rank) })
+	p.exposed = slices.DeleteFunc(p.exposed, func(x extent) bool { return c.isQuiet(x.rank) })
 }
 
 // isQuiet reports whether no lane has an operation in flight to a rank, or with -1 to any.
-func (c *carrier) isQuiet(rank int) bool {
+func (c *transfers) isQuiet(rank int) bool {
 	for _, l := range c.lanes {
 		if !l.Quiet(rank) {
 			return false
@@ -96,12 +98,13 @@ func (c *carrier) isQuiet(rank int) bool {
 }
 
 // isExposed reports whether a page of a range may not be kept.
-func (c *carrier) isExposed(rank int, off, n uint64) bool {
-	if !c.hasExposed(rank, off, n) {
+func (c *transfers) isExposed(rank int, off, n uint64) bool {
+	p := c.pages
+	if !p.hasExposed(rank, off, n) {
 		return false
 	}
 	c.forget()
-	return c.hasExposed(rank, off, n)
+	return p.hasExposed(rank, off, n)
 }
 
 // hasExposed reports whether a page of a range is in an extent.

@@ -11,13 +11,14 @@ import (
 // does not block, and takes the same time whatever the cache holds: entries find out when they are
 // next asked for.
 func (c *Cache) Acquire() {
-	if c.closed {
+	p := &c.pages
+	if p.closed {
 		return
 	}
-	c.n.Acquires++
-	c.reads.len = 0
-	if c.epoch++; c.epoch == always {
-		c.restart()
+	p.n.Acquires++
+	p.reads.len = 0
+	if p.epoch++; p.epoch == always {
+		p.restart()
 	}
 }
 
@@ -33,13 +34,14 @@ func (c *pages) restart() {
 	}
 }
 
-// Delivered is Deliver where there is nothing to do, and no copy that Survives, and reports whether
-// that is so.
-func (c *Cache) Delivered() bool {
-	if c.closed || c.dirty > 0 || c.puts > 0 || len(c.lost) > 0 || len(c.hints) > 0 {
+// delivered is Deliver where there is nothing to do, and no copy survives an acquire, and reports
+// whether that is so.
+func (c *Cache) delivered() bool {
+	p := &c.pages
+	if p.closed || p.dirty > 0 || c.net.puts > 0 || len(c.net.lost) > 0 || len(p.hints) > 0 {
 		return false
 	}
-	c.n.Releases++
+	p.n.Releases++
 	return true
 }
 
@@ -49,23 +51,37 @@ func (c *Cache) Delivered() bool {
 // everything has begun then as far as Config.Ring has room, and goes on.
 func (c *Cache) Release(ctx context.Context) error { return c.release(ctx, true) }
 
+// ReleaseFor is Release before a message that writes n bytes at off of a rank, of which the lanes
+// do not tell when it has arrived; n is 0 where nothing is written.
+func (c *Cache) ReleaseFor(ctx context.Context, rank int, off uint64, n int) error {
+	err := c.Release(ctx)
+	if err != nil || n == 0 || !c.Keeps(rank) {
+		return err
+	}
+	if err = c.Direct(ctx, rank, off, n, true); err == nil {
+		c.Linger()
+	}
+	return err
+}
+
 // Deliver is Release of what was put through the cache: it does not wait for writes that passed it
 // by, whose bytes it goes on to keep no copies of.
 func (c *Cache) Deliver(ctx context.Context) error { return c.release(ctx, false) }
 
 func (c *Cache) release(ctx context.Context, cover bool) error {
+	p := &c.pages
 	if owner.Checked {
-		if err := c.guard.Enter(); err != nil {
+		if err := c.writer.guard.Enter(); err != nil {
 			return err
 		}
-		defer c.guard.Exit()
+		defer c.writer.guard.Exit()
 	}
-	if c.closed {
+	if p.closed {
 		return nil
 	}
-	c.n.Releases++
-	cover = cover && c.passed
-	if c.dirty == 0 && c.puts == 0 && !cover && len(c.lost) == 0 {
+	p.n.Releases++
+	cover = cover && p.passed
+	if p.dirty == 0 && c.net.puts == 0 && !cover && len(c.net.lost) == 0 {
 		return nil
 	}
 	ended := ctx.Err() != nil
@@ -73,36 +89,36 @@ func (c *Cache) release(ctx context.Context, cover bool) error {
 	if ended {
 		bound = atOnce
 	}
-	c.work = c.work[:0]
-	for i := c.oldest; i != none; i = c.entries[i].younger {
-		c.work = append(c.work, i)
+	p.work = p.work[:0]
+	for i := p.oldest; i != none; i = p.entries[i].younger {
+		p.work = append(p.work, i)
 	}
-	if err := c.write(bound, &c.n.FlushRelease); err != nil {
+	if err := c.writer.write(bound, &p.n.FlushRelease); err != nil {
 		return err
 	}
 	if ended {
-		c.poll()
-		if c.dirty > 0 || c.puts > 0 {
+		c.net.poll()
+		if p.dirty > 0 || c.net.puts > 0 {
 			return context.Cause(ctx)
 		}
 	}
-	for c.puts > 0 {
-		if err := c.awaitAny(ctx, opPut); err != nil {
+	for c.net.puts > 0 {
+		if err := c.net.awaitAny(ctx, opPut); err != nil {
 			return err
 		}
 	}
 	if !cover {
-		return c.takeLost()
+		return c.net.takeLost()
 	}
-	err := c.cover(ctx)
-	if ctx.Err() != nil && c.passed {
+	err := c.net.cover(ctx)
+	if ctx.Err() != nil && p.passed {
 		return err
 	}
-	return errors.Join(c.takeLost(), err)
+	return errors.Join(c.net.takeLost(), err)
 }
 
 // poll takes what is complete already.
-func (c *carrier) poll() {
+func (c *transfers) poll() {
 	c.harvest()
 	for _, l := range c.lanes {
 		_ = l.Poll() // what is wrong with a lane the operations on it have
@@ -111,16 +127,17 @@ func (c *carrier) poll() {
 }
 
 // cover waits for the writes that passed by.
-func (c *carrier) cover(ctx context.Context) error {
+func (c *transfers) cover(ctx context.Context) error {
+	p := c.pages
 	var all error
 	for _, l := range c.lanes {
 		if err := l.Flush(ctx); err != nil {
-			all = errors.Join(all, c.inRegion(err))
+			all = errors.Join(all, err)
 		}
 	}
 	c.harvest()
 	if all == nil || ctx.Err() == nil {
-		c.exposed, c.allExposed, c.passed, c.lingers = c.exposed[:0], false, false, false
+		p.exposed, p.allExposed, p.passed, p.lingers = p.exposed[:0], false, false, false
 	}
 	return all
 }
@@ -131,79 +148,83 @@ func (c *carrier) cover(ctx context.Context) error {
 // the rank are complete (see Linger), or the next Release, which waits for that. It is begun before
 // the cache is asked for bytes again. It blocks while puts to these pages are in flight. A write of
 // bytes with the hint ReadOnly is an error.
-func (c *writer) Direct(ctx context.Context, rank int, off uint64, n int, write bool) error {
+func (c *Cache) Direct(ctx context.Context, rank int, off uint64, n int, write bool) error {
+	p := &c.pages
 	if owner.Checked {
-		if err := c.guard.Enter(); err != nil {
+		if err := c.writer.guard.Enter(); err != nil {
 			return err
 		}
-		defer c.guard.Exit()
+		defer c.writer.guard.Exit()
 	}
-	if err := c.check("direct", rank, off, n); err != nil || n == 0 {
+	if err := p.check("direct", rank, off, n); err != nil || n == 0 {
 		return err
 	}
 	if write {
-		if err := c.checkWrite(rank, off, uint64(n)); err != nil {
+		if err := p.checkWrite(rank, off, uint64(n)); err != nil {
 			return err
 		}
 	}
-	if err := c.yieldTo(ctx, rank, off, uint64(n), write); err != nil {
+	if err := c.writer.yieldTo(ctx, rank, off, uint64(n), write); err != nil {
 		return err
 	}
 	if write {
-		c.expose(rank, off, uint64(n))
+		c.net.expose(rank, off, uint64(n))
 	}
 	return nil
 }
 
-// Yielded is Direct for a write where the cache has nothing of the bytes' region, and reports
+// yielded is Direct for a write where the cache has nothing of the bytes' region, and reports
 // whether that is so.
-func (c *writer) Yielded(rank int, off, n uint64) bool {
-	if c.closed || len(c.hints) > 0 || !c.isBare(rank, off, n) {
+func (c *writer) yielded(rank int, off, n uint64) bool {
+	p := c.pages
+	if p.closed || len(p.hints) > 0 || !c.usage.isBare(rank, off, n) {
 		return false
 	}
-	if len(c.exposed) > 0 {
-		if x := &c.exposed[0]; x.rank == rank && x.low <= off && off+n <= x.end {
+	if len(p.exposed) > 0 {
+		if x := &p.exposed[0]; x.rank == rank && x.low <= off && off+n <= x.end {
 			return true
 		}
 	}
-	c.expose(rank, off, n)
+	c.net.expose(rank, off, n)
 	return true
 }
 
 // yieldTo has what was put in a range arrive, and forgets copies that a write makes old.
 func (c *writer) yieldTo(ctx context.Context, rank int, off, n uint64, write bool) error {
-	if n == 0 || c.isBare(rank, off, n) {
+	p := c.pages
+	if n == 0 || c.usage.isBare(rank, off, n) {
 		return nil
 	}
-	all := c.overlapped(rank, off, n)
+	all := p.overlapped(rank, off, n)
 	dirty := all[:0]
 	for _, i := range all {
-		if e := &c.entries[i]; e.mask != none && e.op == none {
+		if e := &p.entries[i]; e.mask != none && e.op == none {
 			dirty = append(dirty, i)
 		}
 	}
-	if c.work = dirty; len(dirty) > 0 {
-		if err := c.write(ctx, &c.n.FlushDirect); err != nil {
+	if p.work = dirty; len(dirty) > 0 {
+		if err := c.write(ctx, &p.n.FlushDirect); err != nil {
 			return err
 		}
 	}
-	if err := c.quiet(ctx, rank, off, n); err != nil || !write {
+	if err := c.net.quiet(ctx, rank, off, n); err != nil || !write {
 		return err
 	}
-	for _, i := range c.overlapped(rank, off, n) {
-		e := &c.entries[i]
-		o, k, _ := c.within(e.key, off, n)
-		c.drop(uint16(i), c.lines(o, k))
+	for _, i := range p.overlapped(rank, off, n) {
+		e := &p.entries[i]
+		o, k, _ := p.within(e.key, off, n)
+		p.drop(uint16(i), p.lines(o, k))
 	}
 	return nil
 }
 
 // quiet waits until no page of a range is being written.
-func (c *carrier) quiet(ctx context.Context, rank int, off, n uint64) error {
+func (c *transfers) quiet(ctx context.Context, rank int, off, n uint64) error {
+	p := c.pages
 	for {
 		var busy uint16 = none
-		for _, i := range c.overlapped(rank, off, n) {
-			if k := c.entries[i].op; k != none {
+		for _, i := range p.overlapped(rank, off, n) {
+			if k := p.entries[i].op; k != none {
 				busy = k
 				break
 			}
@@ -215,31 +236,4 @@ func (c *carrier) quiet(ctx context.Context, rank int, off, n uint64) error {
 			return err
 		}
 	}
-}
-
-// overlapped are the entries of the pages of a range that is not empty, in c.work.
-func (c *pages) overlapped(rank int, off, n uint64) []uint16 {
-	c.work = c.work[:0]
-	first, last := c.pageKey(rank, off), c.pageKey(rank, off+n-1)
-	if last-first >= uint64(len(c.entries)) {
-		for i := range c.entries {
-			if key := c.entries[i].key; key >= first && key <= last {
-				c.work = append(c.work, uint16(i))
-			}
-		}
-		return c.work
-	}
-	for key := first; key <= last; key++ {
-		if i := c.entryOf(key); i != none {
-			c.work = append(c.work, i)
-		}
-	}
-	return c.work
-}
-
-// within is the part of a range that lies in a page: n bytes at o of the page, and at of the range.
-func (c *pages) within(key, off, n uint64) (o, k uint64, at int) {
-	page := c.keyOff(key)
-	low, high := max(page, off), min(page+c.pageMask+1, off+n)
-	return low - page, high - low, int(low - off)
 }

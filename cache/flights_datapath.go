@@ -39,14 +39,14 @@ type flight struct {
 }
 
 // begin makes an operation; there must be a free one.
-func (c *carrier) begin(kind opKind, rank int) uint16 {
+func (c *transfers) begin(kind opKind, rank int) uint16 {
 	k := pop(&c.freeOps)
 	c.ops[k] = op{kind: kind, lane: c.route[rank], head: none, peer: int32(rank)}
 	return k
 }
 
 // posted counts an operation that the network has.
-func (c *carrier) posted(k uint16) {
+func (c *transfers) posted(k uint16) {
 	o := &c.ops[k]
 	c.ring[o.peer]++
 	if o.kind == opPut {
@@ -57,7 +57,7 @@ func (c *carrier) posted(k uint16) {
 }
 
 // end frees an operation, and the slots of its flights.
-func (c *carrier) end(k uint16) {
+func (c *transfers) end(k uint16) {
 	o := &c.ops[k]
 	if o.kind == opGet {
 		for s := o.head; s != none; s = c.flights[s].next {
@@ -70,7 +70,7 @@ func (c *carrier) end(k uint16) {
 }
 
 // leave has an operation that was held end by itself.
-func (c *carrier) leave(k uint16) {
+func (c *transfers) leave(k uint16) {
 	o := &c.ops[k]
 	if o.held = false; o.done {
 		c.end(k)
@@ -78,7 +78,7 @@ func (c *carrier) leave(k uint16) {
 }
 
 // takeSlot takes a slot for lines of a page; there must be a free one.
-func (c *carrier) takeSlot(o *op, lines uint64, ahead bool) uint16 {
+func (c *transfers) takeSlot(o *op, lines uint64, ahead bool) uint16 {
 	s := pop(&c.freeSlots)
 	c.flights[s] = flight{lines: lines, entry: none, next: o.head, used: true, ahead: ahead}
 	o.head = s
@@ -86,24 +86,25 @@ func (c *carrier) takeSlot(o *op, lines uint64, ahead bool) uint16 {
 }
 
 // fetch adds a get of the lines, from the first to the last of them, to the batch.
-func (c *carrier) fetch(rank int, page uint64, lines uint64, s uint16) {
-	low := uint64(bits.TrailingZeros64(lines)) << (c.lineShift & 63)
-	high := uint64(64-bits.LeadingZeros64(lines)) << (c.lineShift & 63)
-	high = min(high, c.sizes[rank]-page)
-	c.batch.GetInto(rank, c.cfg.Begin+page+low, c.slab.known[c.route[rank]], uint64(c.slotAt(s))+low, high-low)
-	c.n.Flights++
-	c.n.BytesFetched += high - low
+func (c *transfers) fetch(rank int, page uint64, lines uint64, s uint16) {
+	p := c.pages
+	low := uint64(bits.TrailingZeros64(lines)) << (p.lineShift & 63)
+	high := uint64(64-bits.LeadingZeros64(lines)) << (p.lineShift & 63)
+	high = min(high, p.sizes[rank]-page)
+	c.batch.GetInto(rank, p.cfg.Begin+page+low, p.slab.known[c.route[rank]], uint64(p.slotAt(s))+low, high-low)
+	p.n.Flights++
+	p.n.BytesFetched += high - low
 }
 
 // bind has a flight's lines go to an entry.
-func (c *carrier) bind(s, i uint16) {
-	f, e := &c.flights[s], &c.entries[i]
+func (c *transfers) bind(s, i uint16) {
+	f, e := &c.flights[s], &c.pages.entries[i]
 	f.entry, f.gen = i, e.gen
 	e.wanted |= f.lines
 }
 
 // harvest takes what lanes have told.
-func (c *carrier) harvest() {
+func (c *transfers) harvest() {
 	for c.told.Len() > 0 {
 		n := c.told.Take(c.taken[:])
 		for i := range n {
@@ -113,10 +114,10 @@ func (c *carrier) harvest() {
 	}
 }
 
-func (c *carrier) complete(k uint16, err error) {
+func (c *transfers) complete(k uint16, err error) {
 	o := &c.ops[k]
 	c.ring[o.peer]--
-	o.done, o.err = true, c.inRegion(err)
+	o.done, o.err = true, err
 	if o.kind == opPut {
 		c.puts--
 		c.written(k, o.err)
@@ -133,12 +134,13 @@ func (c *carrier) complete(k uint16, err error) {
 }
 
 // arrived is called when a flight's bytes are in its slot, or never will be.
-func (c *carrier) arrived(s uint16, err error) {
+func (c *transfers) arrived(s uint16, err error) {
+	p := c.pages
 	f := &c.flights[s]
 	if f.entry != none {
-		if e := &c.entries[f.entry]; e.gen == f.gen {
+		if e := &p.entries[f.entry]; e.gen == f.gen {
 			e.wanted &^= f.lines
-			if err == nil && e.epoch >= c.epoch {
+			if err == nil && e.epoch >= p.epoch {
 				c.merge(f.entry, s)
 				if f.ahead {
 					e.ready |= f.lines
@@ -148,27 +150,28 @@ func (c *carrier) arrived(s uint16, err error) {
 				return
 			}
 		}
-		c.n.FlightsDropped++
+		p.n.FlightsDropped++
 	}
 	if f.ahead {
-		c.unread(f.lines)
+		p.unread(f.lines)
 	}
 }
 
 // merge copies the lines of a flight into the page, but for what is dirty there.
-func (c *carrier) merge(i, s uint16) {
-	f, e := &c.flights[s], &c.entries[i]
-	page, slot := c.page(i), c.slot(s)
+func (c *transfers) merge(i, s uint16) {
+	p := c.pages
+	f, e := &c.flights[s], &p.entries[i]
+	page, slot := p.page(i), p.slot(s)
 	for left := f.lines; left != 0; {
 		first := bits.TrailingZeros64(left)
 		n := bits.TrailingZeros64(^(left >> first))
 		left &^= span(uint64(first), uint64(n))
-		low, high := uint64(first)<<(c.lineShift&63), uint64(first+n)<<(c.lineShift&63)
+		low, high := uint64(first)<<(p.lineShift&63), uint64(first+n)<<(p.lineShift&63)
 		if e.mask == none {
 			copy(page[low:high], slot[low:high])
 			continue
 		}
-		for m := c.maskOf(e); ; {
+		for m := p.maskOf(e); ; {
 			at, k := nextRun(m, false, low, high)
 			if k == 0 {
 				break
@@ -179,65 +182,23 @@ func (c *carrier) merge(i, s uint16) {
 	}
 }
 
-// unread counts lines that were fetched ahead for nothing.
-func (c *pages) unread(lines uint64) {
-	n := uint64(bits.OnesCount64(lines))
-	c.n.PrefetchUnused += n
-	c.wasted += n
-	c.n.PrefetchResident -= n
-}
-
 // ahead counts lines that are fetched ahead.
-func (c *carrier) ahead(lines uint64) {
+func (c *transfers) ahead(lines uint64) {
+	p := c.pages
 	n := uint64(bits.OnesCount64(lines))
-	c.n.Prefetched += n
-	c.n.PrefetchResident += n
-}
-
-// drop forgets lines of an entry, and what is on its way to it.
-func (c *pages) drop(i uint16, lines uint64) {
-	e := &c.entries[i]
-	if i == c.readOf && e.valid&lines != 0 {
-		c.reads.len = 0
-	}
-	e.valid &^= lines
-	c.dropAhead(e, lines)
-}
-
-// dropAhead is drop of lines that nobody could read yet.
-func (c *pages) dropAhead(e *entry, lines uint64) {
-	if r := e.ready & lines; r != 0 {
-		c.unread(r)
-		e.ready &^= r
-	}
-	if e.wanted&lines != 0 {
-		c.cancel(e)
-	}
-}
-
-// cancel has what is in flight to the entry be dropped when it arrives.
-func (c *pages) cancel(e *entry) {
-	e.gen++
-	e.wanted = 0
-}
-
-// refresh forgets what an acquire has made old.
-func (c *pages) refresh(i uint16) {
-	if e := &c.entries[i]; e.epoch < c.epoch {
-		c.drop(i, ^uint64(0))
-		e.epoch = c.epoch
-	}
+	p.n.Prefetched += n
+	p.n.PrefetchResident += n
 }
 
 // await waits until a lane has told something.
-func (c *carrier) await(ctx context.Context, lane uint8) error {
+func (c *transfers) await(ctx context.Context, lane uint8) error {
 	err := c.lanes[lane].Await(ctx, &c.told)
 	c.harvest()
 	return err
 }
 
 // awaitOp waits for an operation that is held.
-func (c *carrier) awaitOp(ctx context.Context, k uint16) error {
+func (c *transfers) awaitOp(ctx context.Context, k uint16) error {
 	for o := &c.ops[k]; !o.done; {
 		if err := c.await(ctx, o.lane); err != nil && !o.done {
 			return err
@@ -249,7 +210,7 @@ func (c *carrier) awaitOp(ctx context.Context, k uint16) error {
 var errNothing = errors.New("cache: nothing is in flight to wait for; please report this")
 
 // awaitAny waits until an operation of a kind has ended.
-func (c *carrier) awaitAny(ctx context.Context, kind opKind) error {
+func (c *transfers) awaitAny(ctx context.Context, kind opKind) error {
 	for k := range c.ops {
 		if o := &c.ops[k]; o.kind == kind && !o.done {
 			return c.await(ctx, o.lane)
@@ -259,8 +220,8 @@ func (c *carrier) awaitAny(ctx context.Context, kind opKind) error {
 }
 
 // awaitRing waits until one more operation may be in flight to a rank.
-func (c *carrier) awaitRing(ctx context.Context, rank int) error {
-	for int(c.ring[rank]) >= c.cfg.Ring {
+func (c *transfers) awaitRing(ctx context.Context, rank int) error {
+	for int(c.ring[rank]) >= c.pages.cfg.Ring {
 		if err := c.await(ctx, c.route[rank]); err != nil {
 			return err
 		}
@@ -268,24 +229,9 @@ func (c *carrier) awaitRing(ctx context.Context, rank int) error {
 	return nil
 }
 
-// inRegion has errors count offsets as the cache's users do.
-func (c *carrier) inRegion(err error) error {
-	switch e := err.(type) {
-	case *fabric.OpError:
-		if e.Off >= c.cfg.Begin {
-			e.Off -= c.cfg.Begin
-		}
-	case interface{ Unwrap() []error }:
-		for _, e := range e.Unwrap() {
-			_ = c.inRegion(e)
-		}
-	}
-	return err
-}
-
 // lose keeps the first error of a rank's writes for Release.
-func (c *carrier) lose(err error, rank int) {
-	c.n.Lost++
+func (c *transfers) lose(err error, rank int) {
+	c.pages.n.Lost++
 	c.lost.Add(failure(err, "put", rank))
 }
 
@@ -299,9 +245,93 @@ func failure(err error, op string, rank int) *fabric.OpError {
 }
 
 // takeLost returns the errors of writes that failed, once.
-func (c *carrier) takeLost() error {
+func (c *transfers) takeLost() error {
 	if err := c.lost.Take(); err != nil {
 		return fmt.Errorf("cache: writes are lost: %w", err)
 	}
 	return nil
+}
+
+// written is called when the puts of an operation are at their target, or failed.
+func (c *transfers) written(k uint16, err error) {
+	p := c.pages
+	o := &c.ops[k]
+	for i := o.head; i != none; {
+		e := &p.entries[i]
+		next := e.younger
+		m := p.maskOf(e)
+		if err != nil {
+			c.lose(err, int(o.peer))
+			c.expire(i)
+		}
+		for line := uint64(0); line<<(p.lineShift&63) <= p.pageMask; line++ {
+			o, n := line<<(p.lineShift&63), p.lineMask+1
+			if err == nil && e.epoch >= p.epoch && e.valid>>line&1 == 0 && allBits(m, o, n) {
+				p.dropAhead(e, 1<<line) // what was fetched ahead was not needed
+				e.valid |= 1 << line
+			}
+		}
+		if e.wanted != 0 { // it may have been read before the write arrived
+			p.cancel(e)
+		}
+		p.freeMasks = append(p.freeMasks, e.mask)
+		p.n.Unsent--
+		e.mask, e.op, e.younger = none, none, none
+		i = next
+	}
+}
+
+// expire has an entry's lines be older than the last acquire.
+func (c *transfers) expire(i uint16) {
+	p := c.pages
+	e := &p.entries[i]
+	e.keep = false
+	if e.epoch = 0; i == p.readOf {
+		p.reads.len = 0
+	}
+}
+
+// split makes the pieces of a request.
+func (c *transfers) split(rank int, off uint64, n int) {
+	p := c.pages
+	c.pieces = c.pieces[:0]
+	for at := 0; at < n; {
+		o := (off + uint64(at)) & p.pageMask
+		k := min(uint64(n-at), p.pageMask+1-o)
+		c.pieces = append(c.pieces, piece{key: p.pageKey(rank, off+uint64(at)), o: o, n: k, at: at, entry: none, slot: none})
+		at += int(k)
+	}
+}
+
+// unpin ends what post began with entries.
+func (c *transfers) unpin() {
+	for j := range c.pieces {
+		if i := c.pieces[j].entry; i != none {
+			c.pages.entries[i].pinned = false
+		}
+	}
+}
+
+// underway reports whether all that is left of a request has been fetched ahead, and is on its way.
+func (c *transfers) underway() bool {
+	pg := c.pages
+	for j := range c.pieces {
+		p := &c.pieces[j]
+		if !p.done && (p.entry == none || pg.missing(&pg.entries[p.entry], p.o, p.n)&^pg.entries[p.entry].wanted != 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// piece is the part of a request that lies in one page.
+type piece struct {
+	key   uint64
+	o, n  uint64 // in the page
+	at    int    // in the request
+	entry uint16 // pinned meanwhile, or none
+	slot  uint16 // of the flight that was begun for it, or none
+	gen   uint32 // of the entry
+	late  uint64 // lines that were on their way
+	done  bool
 }

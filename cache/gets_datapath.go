@@ -8,17 +8,14 @@ import (
 	"github.com/ibconduit/conduit/internal/owner"
 )
 
-// Gets are those of a cache that do not wait. What one lacks begins to be fetched as for a get that
+// gets are those of a cache that do not wait. What one lacks begins to be fetched as for a get that
 // waits, into the same pages, and its bytes are copied out when it ends. What has been evicted by
 // then, or was made old, is fetched again.
-//
-// With the handles of Begin they are a lane: offsets in errors count from the begin of a segment.
-type Gets struct {
-	fabric.Lane // any of the cache's
+type gets struct {
 	c           *Cache
-	ring        []get  // by handle, modulo its length
-	first, next uint64 // handles: those before first have ended, next was not given yet
-	failed      map[fabric.Handle]error
+	ring        []get  // by number, modulo its length
+	first, next uint64 // numbers: those before first have ended, next was not given yet
+	failed      map[uint64]error
 }
 
 // get is one that was begun.
@@ -32,57 +29,54 @@ type get struct {
 // mostGets is how many gets can be in flight; each takes 48 bytes.
 const mostGets = 1024
 
-// NewGets is called once for a cache.
-func NewGets(c *Cache) *Gets { return &Gets{Lane: c.lanes[0], c: c, first: 1, next: 1} }
-
-// Begin begins a get of len(dst) bytes at off of a rank, and does not wait. begun is false if it is
+// begin begins a get of len(dst) bytes at off of a rank, and does not wait. begun is false if it is
 // to pass the cache by (see Direct): as a get that waits would, or for want of a page, a slot, or
-// an operation in the rank's ring. With the handle Done it has ended; else Wait, Test or Flush end
-// it. One that is implicit has no handle, and ends with a Flush.
-func (g *Gets) Begin(rank int, off uint64, dst []byte, implicit bool) (h fabric.Handle, begun bool, err error) {
+// an operation in the rank's ring. With the handle Done it has ended; else wait, test or flush end
+// it. One that is implicit has no handle, and ends with a flush.
+func (g *gets) begin(rank int, off uint64, dst []byte, implicit bool) (h fabric.Handle, begun bool, err error) {
 	c := g.c
 	if owner.Checked {
-		if err := c.guard.Enter(); err != nil {
+		if err := c.writer.guard.Enter(); err != nil {
 			return fabric.Done, true, err
 		}
-		defer c.guard.Exit()
+		defer c.writer.guard.Exit()
 	}
 	n := uint64(len(dst))
-	if err := c.check("get", rank, off, len(dst)); err != nil {
+	if err := c.pages.check("get", rank, off, len(dst)); err != nil {
 		return fabric.Done, true, err
 	}
 	if n == 0 {
-		c.n.GetHits++
+		c.pages.n.GetHits++
 		return fabric.Done, true, nil
 	}
-	if c.gets > 0 {
-		c.poll()
+	if c.net.gets > 0 {
+		c.net.poll()
 	}
 	g.reap()
-	if g.isFull() || c.passesBy(rank, off, n) {
-		c.n.GetsDirect++
+	if g.isFull() || c.reader.passesBy(rank, off, n) {
+		c.pages.n.GetsDirect++
 		return fabric.Done, false, nil
 	}
-	c.first = false
-	c.split(rank, off, len(dst))
-	if c.readable(dst) == 0 {
-		c.found(rank, off, n)
+	c.pages.first = false
+	c.net.split(rank, off, len(dst))
+	if c.reader.readable(dst) == 0 {
+		c.reader.found(rank, off, n)
 		return fabric.Done, true, nil
 	}
-	if c.bypassed(rank, off) || !g.hasRoom(rank) {
-		c.n.GetsDirect++
+	if c.reader.bypassed(rank, off) || !g.hasRoom(rank) {
+		c.pages.n.GetsDirect++
 		return fabric.Done, false, nil
 	}
-	k, err := c.post(rank)
+	k, err := c.reader.post(rank)
 	if err == nil {
-		c.settle(k)
+		c.reader.settle(k)
 		if k != none {
-			c.leave(k)
+			c.net.leave(k)
 		}
-		c.readahead(rank, off, n)
+		c.reader.readahead(rank, off, n)
 	}
-	c.unpin()
-	if c.n.GetMisses++; err != nil {
+	c.net.unpin()
+	if c.pages.n.GetMisses++; err != nil {
 		return fabric.Done, true, err
 	}
 	h = g.add(get{rank, off, dst, implicit})
@@ -94,59 +88,64 @@ func (g *Gets) Begin(rank int, off uint64, dst []byte, implicit bool) (h fabric.
 
 // hasRoom reports whether all that a request lacks can be fetched at once. Each of its pages has an
 // entry then, which is pinned.
-func (g *Gets) hasRoom(rank int) bool {
+func (g *gets) hasRoom(rank int) bool {
 	c, slots := g.c, 0
-	for j := range c.pieces {
-		if i := c.pieces[j].entry; i != none {
-			c.entries[i].pinned = true
+	for j := range c.net.pieces {
+		if i := c.net.pieces[j].entry; i != none {
+			c.pages.entries[i].pinned = true
 		}
 	}
-	for j := range c.pieces {
-		p := &c.pieces[j]
+	for j := range c.net.pieces {
+		p := &c.net.pieces[j]
 		if p.entry == none {
-			if p.entry = c.allocate(p.key); p.entry == none {
-				c.unpin()
+			if p.entry = c.writer.allocate(p.key); p.entry == none {
+				c.net.unpin()
 				return false
 			}
-			c.entries[p.entry].pinned = true
+			c.pages.entries[p.entry].pinned = true
 		}
-		if e := &c.entries[p.entry]; !p.done && c.missing(e, p.o, p.n)&^e.wanted != 0 {
+		if e := &c.pages.entries[p.entry]; !p.done && c.pages.missing(e, p.o, p.n)&^e.wanted != 0 {
 			slots++
 		}
 	}
-	if slots > 0 && (slots > len(c.freeSlots) || int(c.ring[rank]) >= c.cfg.Ring) {
-		c.unpin()
+	if slots > 0 && (slots > len(c.net.freeSlots) || int(c.net.ring[rank]) >= c.pages.cfg.Ring) {
+		c.net.unpin()
 		return false
 	}
 	return true
 }
 
-func (g *Gets) isFull() bool { return g.next-g.first == mostGets }
+func (g *gets) isFull() bool { return g.next-g.first == mostGets }
 
 // add notes a get; there must be room.
-func (g *Gets) add(x get) fabric.Handle {
+func (g *gets) add(x get) fabric.Handle {
 	if g.ring == nil {
 		g.ring = make([]get, mostGets)
 	}
-	h := g.next
+	n := g.next
 	g.next++
-	g.ring[h%mostGets] = x
-	return fabric.Handle(h)
+	g.ring[n%mostGets] = x
+	return fabric.Handle(n>>numberBits<<32|n&(1<<numberBits-1)) | fabric.MarkCache
 }
 
-// find returns the get of a handle that has not ended, or nil.
-func (g *Gets) find(h fabric.Handle) *get {
-	if uint64(h) < g.first || uint64(h) >= g.next {
+// numberBits of a handle are below its marks, the rest of its number is above them.
+const numberBits = 28
+
+func numberOf(h fabric.Handle) uint64 { return uint64(h>>32<<numberBits | h&(1<<numberBits-1)) }
+
+// find returns the get of a number that has not ended, or nil.
+func (g *gets) find(n uint64) *get {
+	if n < g.first || n >= g.next {
 		return nil
 	}
-	if x := &g.ring[h%mostGets]; x.dst != nil {
+	if x := &g.ring[n%mostGets]; x.dst != nil {
 		return x
 	}
 	return nil
 }
 
 // end notes that a get has ended.
-func (g *Gets) end(x *get) {
+func (g *gets) end(x *get) {
 	*x = get{}
 	for g.first < g.next && g.ring[g.first%mostGets].dst == nil {
 		g.first++
@@ -154,9 +153,9 @@ func (g *Gets) end(x *get) {
 }
 
 // read copies out what has come of a get, and reports whether that is all. Then it has ended.
-func (g *Gets) read(x *get) bool {
-	g.c.split(x.rank, x.off, len(x.dst))
-	if g.c.readable(x.dst) > 0 {
+func (g *gets) read(x *get) bool {
+	g.c.net.split(x.rank, x.off, len(x.dst))
+	if g.c.reader.readable(x.dst) > 0 {
 		return false
 	}
 	g.end(x)
@@ -165,9 +164,9 @@ func (g *Gets) read(x *get) bool {
 
 // reap ends the oldest gets if their bytes are there, before these are evicted: two for one that
 // begins.
-func (g *Gets) reap() {
+func (g *gets) reap() {
 	for range 2 {
-		if x := g.find(fabric.Handle(g.first)); x == nil || !g.read(x) {
+		if x := g.find(g.first); x == nil || !g.read(x) {
 			return
 		}
 	}
@@ -175,112 +174,106 @@ func (g *Gets) reap() {
 
 // finish waits for what a get lacks, and fetches what is not on its way any more. Where ctx has
 // ended the get goes on.
-func (g *Gets) finish(ctx context.Context, x *get) (goesOn bool, err error) {
+func (g *gets) finish(ctx context.Context, x *get) (goesOn bool, err error) {
 	c, n := g.c, len(x.dst)
-	if err = c.check("get", x.rank, x.off, n); err == nil {
-		c.split(x.rank, x.off, n)
-		for left := c.readable(x.dst); left > 0 && err == nil; left = c.readable(x.dst) {
-			if c.passesBy(x.rank, x.off, uint64(n)) {
+	if err = c.pages.check("get", x.rank, x.off, n); err == nil {
+		c.net.split(x.rank, x.off, n)
+		for left := c.reader.readable(x.dst); left > 0 && err == nil; left = c.reader.readable(x.dst) {
+			if c.reader.passesBy(x.rank, x.off, uint64(n)) {
 				b := make([]byte, n) // which the network may write to longer than ctx lasts
-				err = c.getDirect(ctx, x.rank, x.off, b)
+				err = c.reader.getDirect(ctx, x.rank, x.off, b)
 				copy(x.dst, b)
 				break
 			}
-			err = c.bring(ctx, x.rank, x.off, left, x.dst, false)
+			err = c.reader.bring(ctx, x.rank, x.off, left, x.dst, false)
 		}
 	}
 	if err != nil && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
 		return true, err
 	}
 	g.end(x)
-	return false, inSegment(err, c.cfg.Begin)
+	return false, err
 }
 
-// inSegment is the reverse of inRegion for the error of one operation.
-func inSegment(err error, begin uint64) error {
-	if e, ok := err.(*fabric.OpError); ok {
-		e.Off += begin
-	}
-	return err
-}
-
-// Wait implements fabric.Lane.
-func (g *Gets) Wait(ctx context.Context, h fabric.Handle) (uint64, error) {
+// wait ends a get.
+func (g *gets) wait(ctx context.Context, h fabric.Handle) error {
 	if owner.Checked {
-		if err := g.c.guard.Enter(); err != nil {
-			return 0, err
+		if err := g.c.writer.guard.Enter(); err != nil {
+			return err
 		}
-		defer g.c.guard.Exit()
+		defer g.c.writer.guard.Exit()
 	}
-	if x := g.find(h); x != nil {
+	n := numberOf(h)
+	if x := g.find(n); x != nil {
 		_, err := g.finish(ctx, x)
-		return 0, err
+		return err
 	}
-	return 0, g.outcome(h)
+	return g.outcome(n)
 }
 
-// Test implements fabric.Lane. It waits where what was fetched has been evicted, or made old:
-// otherwise two gets could keep each other from their end.
-func (g *Gets) Test(h fabric.Handle) (uint64, bool, error) {
+// test ends a get whose bytes are there, or what was fetched of which has been evicted or made old.
+func (g *gets) test(h fabric.Handle) (done bool, err error) {
 	c := g.c
 	if owner.Checked {
-		if err := c.guard.Enter(); err != nil {
-			return 0, false, err
+		if err := c.writer.guard.Enter(); err != nil {
+			return false, err
 		}
-		defer c.guard.Exit()
+		defer c.writer.guard.Exit()
 	}
-	x := g.find(h)
+	n := numberOf(h)
+	x := g.find(n)
 	if x == nil {
-		return 0, true, g.outcome(h)
+		return true, g.outcome(n)
 	}
-	if c.gets > 0 {
-		c.poll()
+	if c.net.gets > 0 {
+		c.net.poll()
 	}
 	if g.read(x) {
-		return 0, true, nil
+		return true, nil
 	}
-	if c.underway() {
-		return 0, false, nil
+	if c.net.underway() {
+		return false, nil
 	}
-	_, err := g.finish(c.env.Context(), x)
-	return 0, true, err
+	_, err = g.finish(c.net.env.Context(), x)
+	return true, err
 }
 
 // outcome is the error of a get that has ended, once.
-func (g *Gets) outcome(h fabric.Handle) error {
-	err := g.failed[h]
-	delete(g.failed, h)
+func (g *gets) outcome(n uint64) error {
+	err := g.failed[n]
+	delete(g.failed, n)
 	return err
 }
 
-// Abandon implements fabric.Lane. Nothing is written to the get's bytes any more.
-func (g *Gets) Abandon(h fabric.Handle) {
-	delete(g.failed, h)
-	if x := g.find(h); x != nil {
+// abandon has nothing be written to a get's bytes any more.
+func (g *gets) abandon(h fabric.Handle) {
+	n := numberOf(h)
+	delete(g.failed, n)
+	if x := g.find(n); x != nil {
 		g.end(x)
 	}
 }
 
-// Flush ends all gets. It returns the first error of the implicit ones to each rank; others have
-// theirs in Wait and Test. When ctx ends before, it returns the cause, and those that are left go
+// flush ends all gets. It returns the first error of the implicit ones to each rank; others have
+// theirs in wait and test. When ctx ends before, it returns the cause, and those that are left go
 // on.
-func (g *Gets) Flush(ctx context.Context) error {
+func (g *gets) flush(ctx context.Context) error {
 	if g.first == g.next {
 		return nil
 	}
 	c := g.c
 	if owner.Checked {
-		if err := c.guard.Enter(); err != nil {
+		if err := c.writer.guard.Enter(); err != nil {
 			return err
 		}
-		defer c.guard.Exit()
+		defer c.writer.guard.Exit()
 	}
-	if c.gets > 0 {
-		c.poll()
+	if c.net.gets > 0 {
+		c.net.poll()
 	}
 	var lost fabric.Failures
-	for h := fabric.Handle(g.first); uint64(h) < g.next; h++ {
-		x := g.find(h)
+	for n := g.first; n < g.next; n++ {
+		x := g.find(n)
 		if x == nil {
 			continue
 		}
@@ -294,9 +287,9 @@ func (g *Gets) Flush(ctx context.Context) error {
 			lost.Add(failure(err, "get", rank))
 		default:
 			if g.failed == nil {
-				g.failed = make(map[fabric.Handle]error)
+				g.failed = make(map[uint64]error)
 			}
-			g.failed[h] = err
+			g.failed[n] = err
 		}
 	}
 	return lost.Take()

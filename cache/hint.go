@@ -32,13 +32,14 @@ var ErrReadOnly = fmt.Errorf("cache: the bytes have the hint ReadOnly")
 // do not survive an acquire. What is outside of the rank's memory is left out. It takes time in
 // proportion to the number of extents with hints, which requests that miss look through.
 func (c *Cache) Hint(rank int, off, n uint64, h Hint) {
-	if c.closed || rank < 0 || rank >= len(c.sizes) || off >= c.sizes[rank] || n == 0 || h >= numHints {
+	p := &c.pages
+	if p.closed || rank < 0 || rank >= len(p.sizes) || off >= p.sizes[rank] || n == 0 || h >= numHints {
 		return
 	}
-	n = min(n, c.sizes[rank]-off)
+	n = min(n, p.sizes[rank]-off)
 	x := extent{rank, off, off + n}
 	var rest []hinted
-	for _, y := range c.hints {
+	for _, y := range p.hints {
 		if y.rank != x.rank || y.end <= x.low || y.low >= x.end {
 			rest = append(rest, y)
 			continue
@@ -53,14 +54,14 @@ func (c *Cache) Hint(rank int, off, n uint64, h Hint) {
 	if h != Default {
 		rest = append(rest, hinted{x, h})
 	}
-	c.hints = rest
-	c.countPuts()
-	c.writes.len = 0 // the next put looks at the hints
-	c.heed()
-	for _, i := range c.overlapped(rank, off, n) {
-		c.drop(i, ^uint64(0))
-		c.entries[i].epoch = c.epoch
-		c.survive(i)
+	p.hints = rest
+	p.countPuts()
+	p.writes.len = 0 // the next put looks at the hints
+	c.usage.heed()
+	for _, i := range p.overlapped(rank, off, n) {
+		p.drop(i, ^uint64(0))
+		p.entries[i].epoch = p.epoch
+		p.survive(i)
 	}
 }
 
@@ -101,9 +102,8 @@ func (c *pages) hintAt(rank int, off uint64) Hint {
 	return Default
 }
 
-// Survives reports whether a copy of a byte may survive an acquire: an atomic on it, too, that
-// returns a value is told of by Direct.
-func (c *pages) Survives(rank int, off uint64) bool {
+// survivesAt reports whether a copy of a byte may survive an acquire.
+func (c *pages) survivesAt(rank int, off uint64) bool {
 	return len(c.hints) > 0 && c.inside(rank, off, 1) && c.hintAt(rank, off) >= ReadOnly
 }
 

@@ -13,19 +13,19 @@ func misses(t *testing.T, p Policy, pages int, trace []uint64) float64 {
 		t.Fatal(err)
 	}
 	c := new(Cache)
-	c.cfg, c.n, c.oldest, c.youngest, c.epoch = cfg, new(Stats), none, none, 1
-	c.ring, c.sizes = make([]uint16, 1), make([]uint64, 8)
+	c.pages.cfg, c.pages.n, c.pages.oldest, c.pages.youngest, c.pages.epoch = cfg, new(Stats), none, none, 1
+	c.net.ring, c.pages.sizes = make([]uint16, 1), make([]uint64, 8)
 	c.shape()
 	n := 0
 	for k, page := range trace {
 		key := 1<<rankShift | page
-		i := c.entryOf(key)
-		if c.sketch != nil {
-			c.note(key, i != none)
+		i := c.pages.entryOf(key)
+		if c.pages.sketch != nil {
+			c.pages.note(key, i != none)
 		}
 		if i != none {
-			c.touch(i)
-		} else if n++; c.allocate(key) == none {
+			c.pages.touch(i)
+		} else if n++; c.writer.allocate(key) == none {
 			t.Fatal("no page can be evicted")
 		}
 		if k%1024 == 0 {

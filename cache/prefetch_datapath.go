@@ -13,41 +13,42 @@ import (
 // outside of the rank's memory is left out, and what would not fit: as many pages as there are
 // slots (32 KiB), operations in the rank's ring, and entries to be had. An acquire makes what is in
 // flight old, as what is there.
-func (c *reader) Prefetch(ctx context.Context, rank int, off uint64, n int) error {
+func (c *Cache) Prefetch(ctx context.Context, rank int, off uint64, n int) error {
 	return c.PrefetchEach(ctx, rank, []uint64{off}, n)
 }
 
 // PrefetchEach is Prefetch of n bytes at each of several offsets, posted together.
-func (c *reader) PrefetchEach(_ context.Context, rank int, offs []uint64, n int) error {
+func (c *Cache) PrefetchEach(_ context.Context, rank int, offs []uint64, n int) error {
 	if owner.Checked {
-		if err := c.guard.Enter(); err != nil {
+		if err := c.writer.guard.Enter(); err != nil {
 			return err
 		}
-		defer c.guard.Exit()
+		defer c.writer.guard.Exit()
 	}
-	if err := c.check("prefetch", rank, 0, 0); err != nil {
+	if err := c.pages.check("prefetch", rank, 0, 0); err != nil {
 		return err
 	}
-	if c.gets > 0 {
-		c.poll()
+	if c.net.gets > 0 {
+		c.net.poll()
 	}
 	for _, off := range offs {
-		if !c.aheadOf(rank, off, n) {
+		if !c.reader.aheadOf(rank, off, n) {
 			break
 		}
 	}
-	return c.launch(c.route[rank])
+	return c.net.launch(c.net.route[rank])
 }
 
 // aheadOf adds flights for a range to the batch, and reports whether there is room for more.
 func (c *reader) aheadOf(rank int, off uint64, n int) bool {
-	size := c.sizes[rank]
+	p := c.pages
+	size := p.sizes[rank]
 	if n <= 0 || off >= size {
 		return true
 	}
 	for left := min(uint64(n), size-off); left > 0; {
-		o := off & c.pageMask
-		k := min(left, c.pageMask+1-o)
+		o := off & p.pageMask
+		k := min(left, p.pageMask+1-o)
 		if !c.aheadIn(rank, off, k) {
 			return false
 		}
@@ -58,37 +59,38 @@ func (c *reader) aheadOf(rank int, off uint64, n int) bool {
 
 // aheadIn is aheadOf for a part of a page. Slots that a request may need are left.
 func (c *reader) aheadIn(rank int, off, n uint64) bool {
-	if len(c.freeSlots) <= cap(c.pieces) || int(c.ring[rank]) >= c.cfg.Ring {
+	p := c.pages
+	if len(c.net.freeSlots) <= cap(c.net.pieces) || int(c.net.ring[rank]) >= p.cfg.Ring {
 		return false
 	}
-	if c.isExposed(rank, off, n) {
+	if c.net.isExposed(rank, off, n) {
 		return true
 	}
-	key := c.pageKey(rank, off)
-	i := c.entryOf(key)
+	key := p.pageKey(rank, off)
+	i := p.entryOf(key)
 	if i != none {
-		c.refresh(i)
-	} else if i = c.allocate(key); i == none || int(c.ring[rank]) >= c.cfg.Ring { // to write what was there
+		p.refresh(i)
+	} else if i = c.writer.allocate(key); i == none || int(c.net.ring[rank]) >= p.cfg.Ring { // to write what was there
 		return false
 	}
-	e := &c.entries[i]
-	need := c.missing(e, off&c.pageMask, n) &^ e.wanted
+	e := &p.entries[i]
+	need := p.missing(e, off&p.pageMask, n) &^ e.wanted
 	if need == 0 {
 		return true
 	}
 	all := span(uint64(bits.TrailingZeros64(need)), uint64(bits.Len64(need)-bits.TrailingZeros64(need)))
-	k := c.begin(opGet, rank)
-	s := c.takeSlot(&c.ops[k], all&^(e.valid|e.ready|e.wanted), true)
-	c.fetch(rank, c.keyOff(key), c.flights[s].lines, s)
-	c.bind(s, i)
-	c.batch.Tag(fabric.Tag(k))
-	c.posted(k)
-	c.ahead(c.flights[s].lines)
+	k := c.net.begin(opGet, rank)
+	s := c.net.takeSlot(&c.net.ops[k], all&^(e.valid|e.ready|e.wanted), true)
+	c.net.fetch(rank, p.keyOff(key), c.net.flights[s].lines, s)
+	c.net.bind(s, i)
+	c.net.batch.Tag(fabric.Tag(k))
+	c.net.posted(k)
+	c.net.ahead(c.net.flights[s].lines)
 	return true
 }
 
 // launch posts the flights that were added.
-func (c *carrier) launch(lane uint8) error {
+func (c *transfers) launch(lane uint8) error {
 	if c.batch.Len() == 0 {
 		return nil
 	}
@@ -99,62 +101,5 @@ func (c *carrier) launch(lane uint8) error {
 		}
 	}
 	c.batch.Reset()
-	return c.inRegion(err)
-}
-
-// Place is a byte of a rank.
-type Place struct {
-	Rank int
-	Off  uint64
-}
-
-// Gather reads n bytes at each of several places into dst, which has n bytes for each: what the
-// cache does not have is fetched by as few doorbells as there are slots for. Otherwise it is Get;
-// with an error some may have been read.
-func (c *reader) Gather(ctx context.Context, at []Place, n int, dst []byte) error {
-	for from := 0; from < len(at); {
-		to, err := c.reach(at, from, n)
-		if err != nil {
-			return err
-		}
-		for to = max(to, from+1); from < to; from++ {
-			if err := c.Get(ctx, at[from].Rank, at[from].Off, dst[from*n:(from+1)*n]); err != nil {
-				return err
-			}
-		}
-	}
-	c.hitsSeen = c.n.GetHits
-	return nil
-}
-
-// reach begins to fetch places from one on, and returns the first for which there is no room.
-func (c *reader) reach(at []Place, from, n int) (int, error) {
-	if owner.Checked {
-		if err := c.guard.Enter(); err != nil {
-			return from, err
-		}
-		defer c.guard.Exit()
-	}
-	if n >= c.cfg.DirectMin {
-		return from, nil
-	}
-	if c.gets > 0 {
-		c.harvest()
-	}
-	lane := none
-	for ; from < len(at); from++ {
-		rank, off := at[from].Rank, at[from].Off
-		if !c.inside(rank, off, uint64(n)) || lane != none && lane != int(c.route[rank]) {
-			break // Get says what is wrong, or the next doorbell is another lane's
-		}
-		before := c.n.Flights
-		if lane = int(c.route[rank]); !c.aheadOf(rank, off, n) {
-			break
-		}
-		c.gathered(rank, off, c.n.Flights != before)
-	}
-	if lane == none {
-		return from, nil
-	}
-	return from, c.launch(uint8(lane))
+	return err
 }

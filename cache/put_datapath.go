@@ -16,63 +16,65 @@ import (
 // passes the cache by, and blocks until the bytes are there.
 //
 // Errors are those of Get; that a write failed which it did not wait for, Release says.
-func (c *writer) Put(ctx context.Context, rank int, off uint64, src []byte) error {
+func (c *Cache) Put(ctx context.Context, rank int, off uint64, src []byte) error {
+	p := &c.pages
 	if owner.Checked {
-		if err := c.guard.Enter(); err != nil {
+		if err := c.writer.guard.Enter(); err != nil {
 			return err
 		}
-		defer c.guard.Exit()
+		defer c.writer.guard.Exit()
 	}
 	n := uint64(len(src))
-	if d := off - c.writes.off; n <= c.writes.len && d <= c.writes.len-n && rank == c.writes.rank {
-		copy(unsafe.Slice((*byte)(unsafe.Add(c.writes.data, d)), n), src)
-		setBits(c.mask, off&c.pageMask, n)
-		c.n.PutHits++
+	if d := off - p.writes.off; n <= p.writes.len && d <= p.writes.len-n && rank == p.writes.rank {
+		copy(unsafe.Slice((*byte)(unsafe.Add(p.writes.data, d)), n), src)
+		setBits(p.mask, off&p.pageMask, n)
+		p.n.PutHits++
 		return nil
 	}
-	return c.put(ctx, rank, off, src)
+	return c.writer.put(ctx, rank, off, src)
 }
 
 // put is Put where the page was not the last, or is not dirty yet.
 func (c *writer) put(ctx context.Context, rank int, off uint64, src []byte) error {
-	if err := c.check("put", rank, off, len(src)); err != nil {
+	p := c.pages
+	if err := p.check("put", rank, off, len(src)); err != nil {
 		return err
 	}
-	if len(c.hints) > 0 {
-		if err := c.checkWrite(rank, off, uint64(len(src))); err != nil {
+	if len(p.hints) > 0 {
+		if err := p.checkWrite(rank, off, uint64(len(src))); err != nil {
 			return err
 		}
 	}
-	if len(src) >= c.cfg.DirectMin || c.putsPass(rank, off) {
+	if len(src) >= p.cfg.DirectMin || c.putsPass(rank, off) {
 		return c.putDirect(ctx, rank, off, src)
 	}
 	hit := true
 	for at := 0; at < len(src); {
-		o := (off + uint64(at)) & c.pageMask
-		n := min(len(src)-at, int(c.pageMask+1-o))
-		i, had, err := c.writable(ctx, c.pageKey(rank, off+uint64(at)))
+		o := (off + uint64(at)) & p.pageMask
+		n := min(len(src)-at, int(p.pageMask+1-o))
+		i, had, err := c.writable(ctx, p.pageKey(rank, off+uint64(at)))
 		if err != nil {
-			c.n.PutMisses++
+			p.n.PutMisses++
 			return err
 		}
 		hit = hit && had
-		e := &c.entries[i]
-		c.countPuts()
-		copy(c.page(i)[o:], src[at:at+n])
-		setBits(c.maskOf(e), o, uint64(n))
-		page := c.keyOff(e.key)
-		size := min(c.pageMask+1, c.sizes[rank]-page, uint64(c.cfg.DirectMin-1))
-		if c.readOnly(rank, page, size) {
+		e := &p.entries[i]
+		p.countPuts()
+		copy(p.page(i)[o:], src[at:at+n])
+		setBits(p.maskOf(e), o, uint64(n))
+		page := p.keyOff(e.key)
+		size := min(p.pageMask+1, p.sizes[rank]-page, uint64(p.cfg.DirectMin-1))
+		if p.readOnly(rank, page, size) {
 			size = 0 // each put is looked at
 		}
-		c.writeOf, c.mask = i, c.maskOf(e)
-		c.writes = window{rank: rank, off: page, len: size, data: unsafe.Add(c.base, uint64(i)<<(c.pageShift&63))}
+		p.writeOf, p.mask = i, p.maskOf(e)
+		p.writes = window{rank: rank, off: page, len: size, data: unsafe.Add(p.base, uint64(i)<<(p.pageShift&63))}
 		at += n
 	}
 	if hit {
-		c.n.PutHits++
+		p.n.PutHits++
 	} else {
-		c.n.PutMisses++
+		p.n.PutMisses++
 	}
 	return nil
 }
@@ -80,34 +82,35 @@ func (c *writer) put(ctx context.Context, rank int, off uint64, src []byte) erro
 // writable returns the entry of a page, with a mask, that is not being written. had: the cache had
 // the page.
 func (c *writer) writable(ctx context.Context, key uint64) (i uint16, had bool, err error) {
+	p := c.pages
 	had = true
 	for {
-		i = c.entryOf(key)
+		i = p.entryOf(key)
 		if i == none {
 			had = false
 			if i = c.allocate(key); i == none {
 				kind := opPut // of a page that is dirty, or else of one that is being fetched
-				if c.puts == 0 {
+				if c.net.puts == 0 {
 					kind = opGet
 				}
-				if err := c.awaitAny(ctx, kind); err != nil {
+				if err := c.net.awaitAny(ctx, kind); err != nil {
 					return none, false, err
 				}
 				continue
 			}
 		}
-		e := &c.entries[i]
-		c.refresh(i)
-		c.touch(i)
+		e := &p.entries[i]
+		p.refresh(i)
+		p.touch(i)
 		switch {
 		case e.op != none:
-			if err := c.await(ctx, c.ops[e.op].lane); err != nil {
+			if err := c.net.await(ctx, c.net.ops[e.op].lane); err != nil {
 				return none, false, err
 			}
 		case e.mask != none:
 			return i, had, nil
-		case len(c.freeMasks) > 0:
-			c.soil(i)
+		case len(p.freeMasks) > 0:
+			p.soil(i)
 			c.relieve(i)
 			return i, had, nil
 		default:
@@ -162,25 +165,27 @@ func (c *pages) unlist(i uint16) {
 // relieve begins to write the oldest pages once half of all that may be dirty are, so that neither
 // the next put nor a release has to wait for all of them. Entry i is needed.
 func (c *writer) relieve(i uint16) {
-	if c.dirty <= c.cfg.Dirty/2 || c.dirty == 1 {
+	p := c.pages
+	if p.dirty <= p.cfg.Dirty/2 || p.dirty == 1 {
 		return
 	}
-	c.work = c.work[:0]
-	for j := c.oldest; j != none && len(c.work) < max(c.cfg.Dirty/4, 1); j = c.entries[j].younger {
+	p.work = p.work[:0]
+	for j := p.oldest; j != none && len(p.work) < max(p.cfg.Dirty/4, 1); j = p.entries[j].younger {
 		if j != i {
-			c.work = append(c.work, j)
+			p.work = append(p.work, j)
 		}
 	}
-	_ = c.write(atOnce, &c.n.FlushPressure)
+	_ = c.write(atOnce, &p.n.FlushPressure)
 }
 
 // makeMask waits until a mask is free.
 func (c *writer) makeMask(ctx context.Context) error {
-	if c.puts == 0 {
-		c.work = append(c.work[:0], c.oldest)
-		return c.write(ctx, &c.n.FlushPressure)
+	p := c.pages
+	if c.net.puts == 0 {
+		p.work = append(p.work[:0], p.oldest)
+		return c.write(ctx, &p.n.FlushPressure)
 	}
-	return c.awaitAny(ctx, opPut)
+	return c.net.awaitAny(ctx, opPut)
 }
 
 // chainMost bounds the puts of one operation: what collects them is memory.
@@ -194,25 +199,26 @@ var atOnce context.Context
 // leaves the rank's pages dirty, if it is to be atOnce. Its error is that of ctx: what the network
 // refuses is Release's.
 func (c *writer) write(ctx context.Context, reason *uint64) error {
-	if len(c.work) > 1 {
-		slices.SortFunc(c.work, func(a, b uint16) int { return cmp.Compare(c.entries[a].key, c.entries[b].key) })
+	p := c.pages
+	if len(p.work) > 1 {
+		slices.SortFunc(p.work, func(a, b uint16) int { return cmp.Compare(p.entries[a].key, p.entries[b].key) })
 	}
-	for from := 0; from < len(c.work); {
-		rank := keyRank(c.entries[c.work[from]].key)
-		if int(c.ring[rank]) >= c.cfg.Ring {
+	for from := 0; from < len(p.work); {
+		rank := keyRank(p.entries[p.work[from]].key)
+		if int(c.net.ring[rank]) >= p.cfg.Ring {
 			if ctx == atOnce {
-				for from < len(c.work) && keyRank(c.entries[c.work[from]].key) == rank {
+				for from < len(p.work) && keyRank(p.entries[p.work[from]].key) == rank {
 					from++
 				}
-			} else if err := c.awaitRing(ctx, rank); err != nil {
+			} else if err := c.net.awaitRing(ctx, rank); err != nil {
 				return err
 			}
 			continue
 		}
-		lane := c.route[rank]
-		for from < len(c.work) && c.chains.Len() < chainMost {
-			rank := keyRank(c.entries[c.work[from]].key)
-			if c.route[rank] != lane || int(c.ring[rank]) >= c.cfg.Ring {
+		lane := c.net.route[rank]
+		for from < len(p.work) && c.chains.Len() < chainMost {
+			rank := keyRank(p.entries[p.work[from]].key)
+			if c.net.route[rank] != lane || int(c.net.ring[rank]) >= p.cfg.Ring {
 				break
 			}
 			from = c.chain(from, rank, reason)
@@ -224,118 +230,84 @@ func (c *writer) write(ctx context.Context, reason *uint64) error {
 
 // chain makes an operation of the entries of a rank from one on, and returns the first behind it.
 func (c *writer) chain(from, rank int, reason *uint64) int {
-	k := c.begin(opPut, rank)
-	for ; from < len(c.work) && c.chains.Len() < chainMost; from++ {
-		i := c.work[from]
-		if keyRank(c.entries[i].key) != rank {
+	p := c.pages
+	k := c.net.begin(opPut, rank)
+	for ; from < len(p.work) && c.chains.Len() < chainMost; from++ {
+		i := p.work[from]
+		if keyRank(p.entries[i].key) != rank {
 			break
 		}
 		c.runs(k, i)
 		*reason++
 	}
 	c.chains.Tag(fabric.Tag(k))
-	c.posted(k)
+	c.net.posted(k)
 	return from
 }
 
 // runs adds the dirty runs of an entry to the batch, as part of an operation.
 func (c *writer) runs(k, i uint16) {
-	o, e := &c.ops[k], &c.entries[i]
-	c.unlist(i)
-	if i == c.writeOf {
-		c.countPuts()
-		c.writes.len = 0
+	p := c.pages
+	o, e := &c.net.ops[k], &p.entries[i]
+	p.unlist(i)
+	if i == p.writeOf {
+		p.countPuts()
+		p.writes.len = 0
 	}
-	before := c.n.Runs
+	before := p.n.Runs
 	e.op, e.older, e.younger, o.head = k, none, o.head, i
-	rank, page := keyRank(e.key), c.keyOff(e.key)
-	m, known := c.maskOf(e), c.slab.known[o.lane]
+	rank, page := keyRank(e.key), p.keyOff(e.key)
+	m, known := p.maskOf(e), p.slab.known[o.lane]
 	for at := uint64(0); ; {
-		from, n := nextRun(m, true, at, c.pageMask+1)
+		from, n := nextRun(m, true, at, p.pageMask+1)
 		if n == 0 {
 			break
 		}
-		c.chains.PutFrom(rank, c.cfg.Begin+page+from, known, uint64(i)<<(c.pageShift&63)+from, n)
-		c.n.Runs++
-		c.n.BytesWritten += n
+		c.chains.PutFrom(rank, p.cfg.Begin+page+from, known, uint64(i)<<(p.pageShift&63)+from, n)
+		p.n.Runs++
+		p.n.BytesWritten += n
 		at = from + n
 	}
-	c.sends(e, int(c.n.Runs-before))
+	c.usage.sends(e, int(p.n.Runs-before))
 }
 
 // ringLane posts the batch. If the network refuses it, its writes are lost.
 func (c *writer) ringLane(lane uint8) {
-	err := c.lanes[lane].Post(&c.chains, &c.told, 0)
+	err := c.net.lanes[lane].Post(&c.chains, &c.net.told, 0)
 	if err != nil {
 		for _, g := range c.chains.Groups() {
-			c.complete(uint16(g.Tag), err)
+			c.net.complete(uint16(g.Tag), err)
 		}
 	}
 	c.chains.Reset()
 }
 
-// written is called when the puts of an operation are at their target, or failed.
-func (c *carrier) written(k uint16, err error) {
-	o := &c.ops[k]
-	for i := o.head; i != none; {
-		e := &c.entries[i]
-		next := e.younger
-		m := c.maskOf(e)
-		if err != nil {
-			c.lose(err, int(o.peer))
-			c.expire(i)
-		}
-		for line := uint64(0); line<<(c.lineShift&63) <= c.pageMask; line++ {
-			o, n := line<<(c.lineShift&63), c.lineMask+1
-			if err == nil && e.epoch >= c.epoch && e.valid>>line&1 == 0 && allBits(m, o, n) {
-				c.dropAhead(e, 1<<line) // what was fetched ahead was not needed
-				e.valid |= 1 << line
-			}
-		}
-		if e.wanted != 0 { // it may have been read before the write arrived
-			c.cancel(e)
-		}
-		c.freeMasks = append(c.freeMasks, e.mask)
-		c.n.Unsent--
-		e.mask, e.op, e.younger = none, none, none
-		i = next
-	}
-}
-
-// expire has an entry's lines be older than the last acquire.
-func (c *carrier) expire(i uint16) {
-	e := &c.entries[i]
-	e.keep = false
-	if e.epoch = 0; i == c.readOf {
-		c.reads.len = 0
-	}
-}
-
 // allocate gives a page an entry. It does not wait: none are all entries in use, or dirty. What is
 // dirty and in its way begins to be written.
 func (c *writer) allocate(key uint64) uint16 {
+	p := c.pages
 	var i uint16
-	if len(c.unused) > 0 {
-		i = pop(&c.unused)
+	if len(p.unused) > 0 {
+		i = pop(&p.unused)
 	} else {
-		c.work = c.work[:0]
-		i = c.policy.victim(c.may)
-		_ = c.write(atOnce, &c.n.FlushEviction)
+		p.work = p.work[:0]
+		i = p.policy.victim(c.may)
+		_ = c.write(atOnce, &p.n.FlushEviction)
 		if i == none {
 			return none
 		}
 	}
-	again := c.recall(key)
-	if c.entries[i].key != 0 {
+	again := p.recall(key)
+	if p.entries[i].key != 0 {
 		c.evict(i)
-		pop(&c.unused)
+		pop(&p.unused)
 	}
-	e := &c.entries[i]
-	e.epoch = c.epoch
-	c.place(i, key, again)
-	e.region = c.inhabit(key, 1)
-	if len(c.hints) > 0 {
-		c.survive(i)
+	e := &p.entries[i]
+	e.epoch = p.epoch
+	p.place(i, key, again)
+	e.region = c.usage.inhabit(key, 1)
+	if len(p.hints) > 0 {
+		p.survive(i)
 	}
 	return i
 }
@@ -352,41 +324,35 @@ func (c *pages) evictable(i uint16) bool {
 
 // evict frees a clean entry.
 func (c *writer) evict(i uint16) {
-	e := &c.entries[i]
-	c.drop(i, ^uint64(0))
+	p := c.pages
+	e := &p.entries[i]
+	p.drop(i, ^uint64(0))
 	e.gen++
 	e.keep = false
-	_ = c.inhabit(e.key, -1)
-	c.displace(i)
-	c.n.Evictions++
+	_ = c.usage.inhabit(e.key, -1)
+	p.displace(i)
+	p.n.Evictions++
 }
 
 // putDirect writes without keeping anything.
 func (c *writer) putDirect(ctx context.Context, rank int, off uint64, src []byte) error {
-	c.n.PutsDirect++
+	c.pages.n.PutsDirect++
 	if err := c.yieldTo(ctx, rank, off, uint64(len(src)), true); err != nil {
 		return err
 	}
-	return c.PutAround(ctx, rank, off, src)
+	return c.putAround(ctx, rank, off, src)
 }
 
-// PutAround writes bytes of which the cache has nothing.
-func (c *writer) PutAround(ctx context.Context, rank int, off uint64, src []byte) error {
-	l := c.lanes[c.route[rank]]
-	h, err := l.Put(rank, c.cfg.Begin+off, src, fabric.Blocking)
+// putAround writes bytes of which the cache has nothing.
+func (c *writer) putAround(ctx context.Context, rank int, off uint64, src []byte) error {
+	l := c.net.lanes[c.net.route[rank]]
+	h, err := l.Put(rank, c.pages.cfg.Begin+off, src, fabric.Blocking)
 	if h == fabric.Done {
-		return c.inRegion(err)
+		return err
 	}
-	return c.FinishPut(ctx, h, rank, off, len(src))
-}
-
-// FinishPut waits for a put of n bytes that passed by.
-func (c *writer) FinishPut(ctx context.Context, h fabric.Handle, rank int, off uint64, n int) error {
-	l := c.lanes[c.route[rank]]
-	_, err := l.Wait(ctx, h)
-	if err != nil {
+	if _, err = l.Wait(ctx, h); err != nil {
 		l.Abandon(h)
-		c.expose(rank, off, uint64(n))
+		c.net.expose(rank, off, uint64(len(src)))
 	}
-	return c.inRegion(err)
+	return err
 }

@@ -3,6 +3,8 @@ package cache
 import (
 	"runtime"
 	"sync/atomic"
+
+	"github.com/ibconduit/conduit/internal/counter"
 )
 
 // Stats count from New on. They lie outside of the Go heap (internal/offheap): the cache's user
@@ -42,37 +44,19 @@ type Stats struct {
 	Releases       uint64
 }
 
-// fields are all counters, in order.
-func (s *Stats) fields() []*uint64 {
-	return []*uint64{&s.Gets, &s.GetHits, &s.GetMisses, &s.GetsDirect, &s.Puts, &s.PutHits, &s.PutMisses, &s.PutsDirect,
-		&s.BytesFetched, &s.BytesUsed, &s.BytesWritten, &s.Runs,
-		&s.Prefetched, &s.PrefetchUsed, &s.PrefetchLate, &s.PrefetchUnused, &s.PrefetchResident, &s.Unsent,
-		&s.Evictions, &s.Flights, &s.FlightsDropped, &s.FlushRelease, &s.FlushEviction, &s.FlushPressure, &s.FlushDirect,
-		&s.Lost, &s.Acquires, &s.Releases}
-}
-
 // Add returns the sum, counter by counter.
-func (s Stats) Add(o Stats) Stats {
-	to := s.fields()
-	for i, f := range o.fields() {
-		*to[i] += *f
-	}
-	return s
-}
+func (s Stats) Add(o Stats) Stats { return counter.Add(s, o) }
 
 // Unsent is how many pages have writes that are not at their target. It may be called from any
 // goroutine.
 func (c *Cache) Unsent() uint64 {
 	defer runtime.KeepAlive(c)
-	return atomic.LoadUint64(&c.n.Unsent)
+	return atomic.LoadUint64(&c.pages.n.Unsent)
 }
 
 // Stats may be called from any goroutine; the set is no snapshot while the cache is in use.
-func (c *Cache) Stats() (s Stats) {
-	to := s.fields()
-	for i, f := range c.n.fields() {
-		*to[i] = atomic.LoadUint64(f)
-	}
+func (c *Cache) Stats() Stats {
+	s := counter.Load(c.pages.n)
 	runtime.KeepAlive(c)
 	s.Gets = s.GetHits + s.GetMisses + s.GetsDirect
 	s.Puts = s.PutHits + s.PutMisses + s.PutsDirect

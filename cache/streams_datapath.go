@@ -40,22 +40,23 @@ const (
 
 // readahead tells the table of a request of n bytes, and begins to fetch what will be asked for.
 func (c *reader) readahead(rank int, off, n uint64) {
-	hint := c.hintAt(rank, off)
-	if c.maxWindow == 0 || hint == Random {
+	p := c.pages
+	hint := p.hintAt(rank, off)
+	if c.usage.maxWindow == 0 || hint == Random {
 		return
 	}
-	c.clock++
-	s := c.streamOf(rank, off)
-	line := int64(c.lineMask + 1)
-	if s.used = c.clock; hint == Sequential && s.votes < confirmed {
+	c.usage.clock++
+	s := c.usage.streamOf(rank, off)
+	line := int64(p.lineMask + 1)
+	if s.used = c.usage.clock; hint == Sequential && s.votes < confirmed {
 		s.stride, s.votes = line, confirmed
 	}
 	if s.votes < confirmed {
 		return
 	}
-	small := !c.thrifty(wasteShift)
-	if small && !c.thrifty(looseShift) {
-		if c.refused++; c.refused%tryEvery != 0 {
+	small := !c.usage.thrifty(wasteShift)
+	if small && !c.usage.thrifty(looseShift) {
+		if c.usage.refused++; c.usage.refused%tryEvery != 0 {
 			return
 		}
 		s.window = 0 // a small one, to see
@@ -63,7 +64,7 @@ func (c *reader) readahead(rank int, off, n uint64) {
 	steps := abs(s.stride) == line // from line to line
 	from := int64(off) + s.stride
 	if steps {
-		from = int64(off&^c.lineMask) + s.stride
+		from = int64(off&^p.lineMask) + s.stride
 		n = uint64(line)
 	}
 	ahead := (s.next - from) / s.stride
@@ -73,8 +74,8 @@ func (c *reader) readahead(rank int, off, n uint64) {
 	if ahead > int64(s.window)/2 {
 		return // the next request will do
 	}
-	most := c.maxWindow
-	if page := int64(c.cfg.PageSize); abs(s.stride) < page { // which has several strides
+	most := c.usage.maxWindow
+	if page := int64(p.cfg.PageSize); abs(s.stride) < page { // which has several strides
 		most *= int(page / abs(s.stride))
 	}
 	if small {
@@ -97,14 +98,15 @@ func (c *reader) readahead(rank int, off, n uint64) {
 		}
 		s.next += k * s.stride
 	}
-	_ = c.launch(c.route[rank]) // what fails will fail again when it is asked for
+	_ = c.net.launch(c.net.route[rank]) // what fails will fail again when it is asked for
 }
 
 // streamOf returns the stream of a request, which it adds: one that goes from line to line, or else
 // one with the request's distance. What belongs to neither begins a stream, and has a vote for the
 // distance to the one before.
-func (c *observer) streamOf(rank int, off uint64) *stream {
-	line := int64(c.lineMask + 1)
+func (c *usage) streamOf(rank int, off uint64) *stream {
+	p := c.pages
+	line := int64(p.lineMask + 1)
 	idle, strided := 0, -1
 	for i := range c.streams {
 		s := &c.streams[i]
@@ -136,7 +138,7 @@ func (c *observer) streamOf(rank int, off uint64) *stream {
 		return &c.streams[strided]
 	}
 	v, s := &c.far, &c.streams[idle]
-	*s = stream{rank: rank, first: off, last: off, epoch: c.epoch}
+	*s = stream{rank: rank, first: off, last: off, epoch: p.epoch}
 	c.renew(v, off)
 	if d := int64(off - v.last); v.rank == rank && abs(d) > 2*line && abs(d) <= farthest {
 		if v.vote(d); v.votes > confirmed && d == v.stride {
@@ -150,19 +152,20 @@ func (c *observer) streamOf(rank int, off uint64) *stream {
 
 // renew has a stream begin anew after an acquire, which makes old what was fetched ahead: one that
 // has an acquire between its requests is none. What survives an acquire does not care.
-func (c *observer) renew(s *stream, off uint64) {
-	if s.epoch == c.epoch {
+func (c *usage) renew(s *stream, off uint64) {
+	p := c.pages
+	if s.epoch == p.epoch {
 		return
 	}
-	s.epoch = c.epoch
-	if h := c.hintAt(s.rank, off); h != ReadOnly && h != Private {
+	s.epoch = p.epoch
+	if h := p.hintAt(s.rank, off); h != ReadOnly && h != Private {
 		s.votes, s.window, s.next = 0, 0, 0
 	}
 }
 
 // learn has a stream that was found end where the two before it with its stride did, as the walks
 // along the columns of a matrix do, so that nothing behind that is fetched.
-func (c *observer) learn(s *stream) {
+func (c *usage) learn(s *stream) {
 	var before *stream
 	for i := range c.streams {
 		o := &c.streams[i]
@@ -197,30 +200,32 @@ func (s *stream) vote(d int64) {
 // fetchStrides begins to fetch n bytes at each of the next k strides of a stream, which follow each
 // other if k > 1, and reports whether there was room and the rank has them.
 func (c *reader) fetchStrides(s *stream, k int64, n uint64) bool {
+	p := c.pages
 	from := s.next
 	if s.stride < 0 {
 		from += (k - 1) * s.stride
 	}
-	n = n + uint64(k-1)*(c.lineMask+1)
+	n = n + uint64(k-1)*(p.lineMask+1)
 	if from < 0 {
 		if uint64(-from) >= n {
 			return false
 		}
 		n, from = n-uint64(-from), 0
 	}
-	if uint64(from) >= c.sizes[s.rank] {
+	if uint64(from) >= p.sizes[s.rank] {
 		return false
 	}
-	end := (uint64(from) + n + c.lineMask) &^ c.lineMask // whole lines are fetched anyway
+	end := (uint64(from) + n + p.lineMask) &^ p.lineMask // whole lines are fetched anyway
 	return c.aheadOf(s.rank, uint64(from), int(end-uint64(from)))
 }
 
 // thrifty reports whether what was fetched for nothing is at most 1/2^shift of what was used.
-func (c *observer) thrifty(shift uint8) bool {
-	if c.useful+c.wasted > halveAt {
-		c.useful, c.wasted = c.useful/2, c.wasted/2
+func (c *usage) thrifty(shift uint8) bool {
+	p := c.pages
+	if p.useful+p.wasted > halveAt {
+		p.useful, p.wasted = p.useful/2, p.wasted/2
 	}
-	return c.wasted <= c.useful>>(shift&63)+wasteFirst
+	return p.wasted <= p.useful>>(shift&63)+wasteFirst
 }
 
 func abs(d int64) int64 {

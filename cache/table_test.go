@@ -63,13 +63,13 @@ func TestACacheIsSmall(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := new(Cache)
-	c.cfg = cfg
+	c.pages.cfg = cfg
 	c.shape()
-	size := int(unsafe.Sizeof(*c)) + (cfg.Pages+len(c.flights))*cfg.PageSize
-	size += len(c.entries)*int(unsafe.Sizeof(entry{})) + 2*len(c.table.slots) + 8*len(c.ghosts.keys) + 2*cap(c.unused)
-	size += 8*len(c.masks) + 2*cap(c.freeMasks) + 2*cap(c.work) + cap(c.exposed)*int(unsafe.Sizeof(extent{}))
-	size += len(c.ops)*int(unsafe.Sizeof(op{})) + len(c.flights)*int(unsafe.Sizeof(flight{})) + 2*cap(c.freeOps) + 2*cap(c.freeSlots)
-	size += cap(c.pieces)*int(unsafe.Sizeof(piece{})) + len(c.shadow.entries)*int(unsafe.Sizeof(entry{})) + 4096 // Stats
+	size := int(unsafe.Sizeof(*c)) + (cfg.Pages+len(c.net.flights))*cfg.PageSize
+	size += len(c.pages.entries)*int(unsafe.Sizeof(entry{})) + 2*len(c.pages.table.slots) + 8*len(c.pages.ghosts.keys) + 2*cap(c.pages.unused)
+	size += 8*len(c.pages.masks) + 2*cap(c.pages.freeMasks) + 2*cap(c.pages.work) + cap(c.pages.exposed)*int(unsafe.Sizeof(extent{}))
+	size += len(c.net.ops)*int(unsafe.Sizeof(op{})) + len(c.net.flights)*int(unsafe.Sizeof(flight{})) + 2*cap(c.net.freeOps) + 2*cap(c.net.freeSlots)
+	size += cap(c.net.pieces)*int(unsafe.Sizeof(piece{})) + len(c.usage.shadow.entries)*int(unsafe.Sizeof(entry{})) + 4096 // Stats
 	if unsafe.Sizeof(entry{}) != 64 || size > 115<<20/100 {
 		t.Errorf("an entry has %d bytes, a cache %d, which is %.3f MiB", unsafe.Sizeof(entry{}), size, float64(size)/(1<<20))
 	}

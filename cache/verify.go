@@ -8,7 +8,7 @@ import (
 // Verify checks the cache's structure and counters, for tests: what is linked, counted and marked
 // where. It takes time in proportion to the cache, and may be called between any two calls.
 func (c *Cache) Verify() error {
-	if c.closed {
+	if c.pages.closed {
 		return nil
 	}
 	for _, f := range []func() error{c.verifyTable, c.verifyEntries, c.verifyDirty, c.verifyOps, c.verifyStats} {
@@ -20,32 +20,33 @@ func (c *Cache) Verify() error {
 }
 
 func (c *Cache) verifyTable() error {
+	p := &c.pages
 	seen := 0
-	for at, i := range c.table.slots {
+	for at, i := range p.table.slots {
 		if i == none {
 			continue
 		}
 		seen++
-		if int(i) >= len(c.entries)+len(c.ghosts.keys) {
+		if int(i) >= len(p.entries)+len(p.ghosts.keys) {
 			return fmt.Errorf("slot %d of the table has entry %d", at, i)
 		}
-		if key := c.keyOf(i); key == 0 || c.find(key) != i {
-			return fmt.Errorf("entry %d of key %#x is in slot %d of the table, and found is %d", i, key, at, c.find(key))
+		if key := p.keyOf(i); key == 0 || p.find(key) != i {
+			return fmt.Errorf("entry %d of key %#x is in slot %d of the table, and found is %d", i, key, at, p.find(key))
 		}
 	}
 	keys := 0
-	for i := range c.entries {
-		if c.entries[i].key != 0 {
+	for i := range p.entries {
+		if p.entries[i].key != 0 {
 			keys++
 		}
 	}
-	if n := c.policy.verify(); n != keys {
+	if n := p.policy.verify(); n != keys {
 		return fmt.Errorf("%d entries have keys, the policy's queues %d", keys, n)
 	}
-	if keys+len(c.unused) != len(c.entries) {
-		return fmt.Errorf("%d entries have keys and %d have none, of %d", keys, len(c.unused), len(c.entries))
+	if keys+len(p.unused) != len(p.entries) {
+		return fmt.Errorf("%d entries have keys and %d have none, of %d", keys, len(p.unused), len(p.entries))
 	}
-	for _, key := range c.ghosts.keys {
+	for _, key := range p.ghosts.keys {
 		if key != 0 {
 			keys++
 		}
@@ -57,11 +58,12 @@ func (c *Cache) verifyTable() error {
 }
 
 func (c *Cache) verifyEntries() error {
-	all := span(0, (c.pageMask+1)>>c.lineShift)
-	wanted := make([]uint64, len(c.entries))
-	for s := range c.flights {
-		f := &c.flights[s]
-		if !f.used || f.entry == none || f.gen != c.entries[f.entry].gen {
+	p := &c.pages
+	all := span(0, (p.pageMask+1)>>p.lineShift)
+	wanted := make([]uint64, len(p.entries))
+	for s := range c.net.flights {
+		f := &c.net.flights[s]
+		if !f.used || f.entry == none || f.gen != p.entries[f.entry].gen {
 			continue
 		}
 		if wanted[f.entry]&f.lines != 0 {
@@ -69,8 +71,8 @@ func (c *Cache) verifyEntries() error {
 		}
 		wanted[f.entry] |= f.lines
 	}
-	for i := range c.entries {
-		e := &c.entries[i]
+	for i := range p.entries {
+		e := &p.entries[i]
 		switch {
 		case e.key == 0 && (e.valid|e.ready|e.wanted != 0 || e.mask != none || e.op != none || e.queue != noQueue):
 			return fmt.Errorf("entry %d is free, and has %+v", i, *e)
@@ -80,23 +82,23 @@ func (c *Cache) verifyEntries() error {
 			return fmt.Errorf("entry %d has a line twice: %+v", i, *e)
 		case e.pinned:
 			return fmt.Errorf("entry %d is pinned between requests", i)
-		case e.epoch > c.epoch && !e.keep:
-			return fmt.Errorf("entry %d is of epoch %d, and it is %d", i, e.epoch, c.epoch)
-		case e.op != none && (e.mask == none || c.ops[e.op].kind != opPut):
+		case e.epoch > p.epoch && !e.keep:
+			return fmt.Errorf("entry %d is of epoch %d, and it is %d", i, e.epoch, p.epoch)
+		case e.op != none && (e.mask == none || c.net.ops[e.op].kind != opPut):
 			return fmt.Errorf("entry %d is being written: %+v", i, *e)
 		}
 		if wanted[i] != e.wanted {
 			return fmt.Errorf("entry %d wants lines %#x, in flight are %#x", i, e.wanted, wanted[i])
 		}
 	}
-	if r := &c.reads; r.len > 0 {
-		e, o := &c.entries[c.readOf], r.off&c.pageMask
-		if l := c.lines(o, r.len); e.key != c.pageKey(r.rank, r.off) || e.epoch < c.epoch || e.valid&l != l {
+	if r := &p.reads; r.len > 0 {
+		e, o := &p.entries[p.readOf], r.off&p.pageMask
+		if l := p.lines(o, r.len); e.key != p.pageKey(r.rank, r.off) || e.epoch < p.epoch || e.valid&l != l {
 			return fmt.Errorf("the window for reads is %+v, its entry %+v", *r, *e)
 		}
 	}
-	if w := &c.writes; w.len > 0 {
-		if e := &c.entries[c.writeOf]; e.key != c.pageKey(w.rank, w.off) || e.mask == none || e.op != none {
+	if w := &p.writes; w.len > 0 {
+		if e := &p.entries[p.writeOf]; e.key != p.pageKey(w.rank, w.off) || e.mask == none || e.op != none {
 			return fmt.Errorf("the window for writes is %+v, its entry %+v", *w, *e)
 		}
 	}
@@ -104,13 +106,14 @@ func (c *Cache) verifyEntries() error {
 }
 
 func (c *Cache) verifyDirty() error {
-	masks := make([]bool, c.cfg.Dirty)
-	for _, m := range c.freeMasks {
+	p := &c.pages
+	masks := make([]bool, p.cfg.Dirty)
+	for _, m := range p.freeMasks {
 		masks[m] = true
 	}
 	used, listed := 0, 0
-	for i := range c.entries {
-		e := &c.entries[i]
+	for i := range p.entries {
+		e := &p.entries[i]
 		if e.mask == none {
 			continue
 		}
@@ -121,37 +124,38 @@ func (c *Cache) verifyDirty() error {
 		if used++; e.op == none {
 			listed++
 		}
-		size := c.sizes[keyRank(e.key)] - c.keyOff(e.key)
-		if size <= c.pageMask && anyBits(c.maskOf(e), size, c.pageMask+1-size) {
+		size := p.sizes[keyRank(e.key)] - p.keyOff(e.key)
+		if size <= p.pageMask && anyBits(p.maskOf(e), size, p.pageMask+1-size) {
 			return fmt.Errorf("entry %d has dirty bytes behind the end of its rank", i)
 		}
 	}
-	if c.n.Unsent != uint64(used) {
-		return fmt.Errorf("%d pages are not sent, counted %d", used, c.n.Unsent)
+	if p.n.Unsent != uint64(used) {
+		return fmt.Errorf("%d pages are not sent, counted %d", used, p.n.Unsent)
 	}
-	if used+len(c.freeMasks) != c.cfg.Dirty {
-		return fmt.Errorf("%d masks are used and %d free, of %d", used, len(c.freeMasks), c.cfg.Dirty)
+	if used+len(p.freeMasks) != p.cfg.Dirty {
+		return fmt.Errorf("%d masks are used and %d free, of %d", used, len(p.freeMasks), p.cfg.Dirty)
 	}
 	n, before := 0, uint16(none)
-	for i := c.oldest; i != none; i = c.entries[i].younger {
-		e := &c.entries[i]
-		if n++; n > len(c.entries) || e.older != before || e.mask == none || e.op != none {
+	for i := p.oldest; i != none; i = p.entries[i].younger {
+		e := &p.entries[i]
+		if n++; n > len(p.entries) || e.older != before || e.mask == none || e.op != none {
 			return fmt.Errorf("entry %d is not right in the list of the dirty: %+v", i, *e)
 		}
 		before = i
 	}
-	if before != c.youngest || n != c.dirty || n != listed {
-		return fmt.Errorf("%d dirty entries are listed, %d counted, %d have a mask", n, c.dirty, listed)
+	if before != p.youngest || n != p.dirty || n != listed {
+		return fmt.Errorf("%d dirty entries are listed, %d counted, %d have a mask", n, p.dirty, listed)
 	}
 	return nil
 }
 
 func (c *Cache) verifyOps() error {
-	ring := make([]int, len(c.ring))
+	p := &c.pages
+	ring := make([]int, len(c.net.ring))
 	count := [3]int{}
 	slots := 0
-	for k := range c.ops {
-		o := &c.ops[k]
+	for k := range c.net.ops {
+		o := &c.net.ops[k]
 		count[o.kind]++
 		if o.kind == opFree {
 			continue
@@ -161,40 +165,41 @@ func (c *Cache) verifyOps() error {
 		}
 		ring[o.peer]++
 		if o.kind == opGet {
-			for s := o.head; s != none; s = c.flights[s].next {
-				if slots++; slots > len(c.flights) || !c.flights[s].used {
-					return fmt.Errorf("operation %d has slot %d: %+v", k, s, c.flights[s])
+			for s := o.head; s != none; s = c.net.flights[s].next {
+				if slots++; slots > len(c.net.flights) || !c.net.flights[s].used {
+					return fmt.Errorf("operation %d has slot %d: %+v", k, s, c.net.flights[s])
 				}
 			}
 			continue
 		}
-		for i, n := o.head, 0; i != none; i = c.entries[i].younger {
-			if n++; n > len(c.entries) || int(c.entries[i].op) != k {
-				return fmt.Errorf("operation %d writes entry %d: %+v", k, i, c.entries[i])
+		for i, n := o.head, 0; i != none; i = p.entries[i].younger {
+			if n++; n > len(p.entries) || int(p.entries[i].op) != k {
+				return fmt.Errorf("operation %d writes entry %d: %+v", k, i, p.entries[i])
 			}
 		}
 	}
 	switch {
-	case count[opFree] != len(c.freeOps) || count[opGet] != c.gets || count[opPut] != c.puts:
-		return fmt.Errorf("operations free, gets and puts: %v, counted %d, %d, %d", count, len(c.freeOps), c.gets, c.puts)
-	case slots+len(c.freeSlots) != len(c.flights):
-		return fmt.Errorf("%d slots are used and %d free, of %d", slots, len(c.freeSlots), len(c.flights))
+	case count[opFree] != len(c.net.freeOps) || count[opGet] != c.net.gets || count[opPut] != c.net.puts:
+		return fmt.Errorf("operations free, gets and puts: %v, counted %d, %d, %d", count, len(c.net.freeOps), c.net.gets, c.net.puts)
+	case slots+len(c.net.freeSlots) != len(c.net.flights):
+		return fmt.Errorf("%d slots are used and %d free, of %d", slots, len(c.net.freeSlots), len(c.net.flights))
 	}
 	for r, n := range ring {
-		if n != int(c.ring[r]) || n > c.cfg.Ring {
-			return fmt.Errorf("%d operations to rank %d, counted %d, at most %d", n, r, c.ring[r], c.cfg.Ring)
+		if n != int(c.net.ring[r]) || n > p.cfg.Ring {
+			return fmt.Errorf("%d operations to rank %d, counted %d, at most %d", n, r, c.net.ring[r], p.cfg.Ring)
 		}
 	}
 	return nil
 }
 
 func (c *Cache) verifyStats() error {
+	p := &c.pages
 	resident := 0
-	for i := range c.entries {
-		resident += bits.OnesCount64(c.entries[i].ready)
+	for i := range p.entries {
+		resident += bits.OnesCount64(p.entries[i].ready)
 	}
-	for s := range c.flights {
-		if f := &c.flights[s]; f.used && f.ahead {
+	for s := range c.net.flights {
+		if f := &c.net.flights[s]; f.used && f.ahead {
 			resident += bits.OnesCount64(f.lines)
 		}
 	}

@@ -30,15 +30,15 @@ func (s outside) digest() uint64 {
 	return 1 + h.Sum64()%(gaveUp-1)
 }
 
-// agreement is the state of a member that agrees with the others on who comes along.
+// agreement is the state of a member that agrees with the others on the survivors.
 //
 // Each member has a set, which only grows. It keeps it in its own slot and writes a report of it
-// into the slots of all others. One whose report differs is asked for its set, by a get. A member
-// whose set all members outside of it have reported makes it final, and never changes it again; so
-// does one that has had the set which a member outside of its own reports as final. Two live
-// members cannot make different sets final: the larger one was reported by all outside of it, also
-// by who made the smaller one final, which had it before and reported nothing after. Whatever the
-// set, a member flushes before its first report. So when the set is final everything that the
+// into the slots of all others. One with another report has its set read, by a get. A member makes
+// its set final that all members outside of it have reported, and never changes it again; so does
+// one that has had the set which a member outside of its own reports as final. Two live members
+// cannot make different sets final: the larger one was reported by all outside of it, also by the
+// member that made the smaller one final, which had it before and reported nothing after. Whatever
+// the set, a member flushes before its first report. So when the set is final everything that the
 // members had sent in the team has arrived, and the slot can be used again.
 type agreement struct {
 	out      outside
@@ -48,7 +48,7 @@ type agreement struct {
 }
 
 // agreeEvery is how often a member looks for reports. After remindAfter looks it sends its own
-// again: where nobody reports deaths the network finds those it sends to, as in no other way a
+// again: where no launcher reports deaths the network finds those it sends to, as in no other way a
 // member that died after it had taken the first.
 const (
 	agreeEvery  = time.Millisecond
@@ -77,7 +77,7 @@ func (h *health) agree(ctx context.Context) (outside, error) {
 			return nil, err
 		}
 		if a.final {
-			// What is on its way to the others must not arrive in the slot's next team.
+			// Writes on their way to the others must not arrive in the slot's next team.
 			return a.out, h.shared.flush(ctx)
 		}
 		select {
@@ -105,7 +105,7 @@ func (h *health) remind(ctx context.Context, a *agreement) error {
 	return h.shared.flush(ctx)
 }
 
-// hear takes over what the job and the members know.
+// hear takes over the knowledge of the job and the members.
 func (h *health) hear(ctx context.Context, a *agreement) error {
 	for rank := range h.team.others(a.out.has) {
 		r := h.team.reportOf(rank)
@@ -128,11 +128,11 @@ func (h *health) hear(ctx context.Context, a *agreement) error {
 	return nil
 }
 
-// ask gets a member's set, and takes over what is in it, if it is the one that it has reported.
+// ask gets a member's set, and takes over its ranks, if it is the one that it has reported.
 func (h *health) ask(ctx context.Context, a *agreement, rank int, digest uint64) error {
 	b := make([]byte, 8*len(a.out))
 	if err := h.shared.get(ctx, rank, h.team.off+h.shared.shape.sets, b); err != nil {
-		return h.blame(rank, err)
+		return h.reportDeath(rank, err)
 	}
 	set := make(outside, len(a.out))
 	for i := range set {
@@ -172,7 +172,7 @@ func (h *health) unanimous(a *agreement) bool {
 	return true
 }
 
-// report tells the others the set, if it is another one than before, or final.
+// report writes the set to the others, if it is another one than before, or final.
 func (h *health) report(ctx context.Context, a *agreement) error {
 	r := a.out.digest()
 	if a.final {
@@ -199,7 +199,7 @@ func (h *health) spread(ctx context.Context, report uint64, has func(rank int) b
 	binary.NativeEndian.PutUint64(b[:], uint64(h.team.generation)<<40|report)
 	for rank := range h.team.others(has) {
 		err := h.shared.post(ctx, rank, h.team.off+h.team.reportAt(h.team.Member(h.team.me)), b[:])
-		if err := h.blame(rank, err); err != nil {
+		if err := h.reportDeath(rank, err); err != nil {
 			return err
 		}
 	}

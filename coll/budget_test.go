@@ -29,7 +29,7 @@ func (b bounded) Budget() env.Budget { return b.b }
 func withLimit(limit int64, f func(ctx context.Context, e bounded) error) func(context.Context, env.Env) error {
 	return func(ctx context.Context, e env.Env) error {
 		b, err := flow.NewBudget(flow.BudgetConfig{Limit: limit, Small: -1, Now: e.Host().Now,
-			NewParker: func() flow.Parker { return e.Host().NewParker() }})
+			NewParker: func() flow.Parker { return e.Host().NewParker() }}, flow.Surroundings{})
 		if err != nil {
 			return err
 		}

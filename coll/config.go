@@ -7,7 +7,7 @@ import (
 	"github.com/ibconduit/conduit/internal/env"
 )
 
-// Region is the name of the region that coll asks for.
+// Region is the name of coll's region of a segment.
 const Region = "conduit.coll"
 
 // Config is equal on all ranks, but for Check, Learned and Watch.
@@ -18,7 +18,7 @@ type Config struct {
 	// to 64 MiB, default 64 KiB. Each message has a share of it, 1/(4 log2 of the number of ranks).
 	SlotBytes int
 	// WindowBytes is about how much memory a team has for long data, in bytes, where members of a pair
-	// write to each other or read what the other has laid out; 4 KiB to 256 MiB, default 4 times
+	// write to each other or read from each other; 4 KiB to 256 MiB, default 4 times
 	// SlotBytes.
 	WindowBytes int
 	// Short is how many bytes all members' data may have together for operations on it to take the
@@ -31,11 +31,11 @@ type Config struct {
 	Long int
 	// Check says why the calling goroutine may not wait for other ranks now; nil: it always may.
 	Check func() error
-	// Learned is called when an operation has ended well, on its goroutine: this rank knows then what
-	// others did before they took part. nil: nobody asks.
+	// Learned is called when an operation has ended well, on its goroutine: this rank knows then the
+	// others' accesses before they took part. May be nil.
 	Learned func()
-	// Watch is called when an operation begins, and what it returns when it has ended well, before
-	// Learned, both on its goroutine. nil: nobody asks.
+	// Watch is called when an operation begins, and its result when the operation has ended well,
+	// before Learned, both on its goroutine. May be nil.
 	Watch func(Operation) (ended func())
 }
 
@@ -67,17 +67,17 @@ type shape struct {
 	rails int    // of the team of all
 	chunk uint64 // bytes of data of a message
 
-	acks, knocks, reports, sets, entries uint64 // where these begin
-	entry                                uint64 // bytes
-	slot                                 uint64 // bytes
+	acks, notices, reports, sets, entries uint64 // where these begin
+	entry                                 uint64 // bytes
+	slot                                  uint64 // bytes
 
-	grants, arrivals, refs uint64 // words of pairs
-	places, panes, scratch uint64 // where these begin
-	place, pane, desk      uint64 // bytes of a place, a pane, and all of scratch
-	short, long            int    // of Config
+	grants, arrivals, refs   uint64 // words of pairs
+	places, panes, scratch   uint64 // where these begin
+	place, pane, scratchSize uint64 // bytes of a place, a pane, and all of scratch
+	short, long              int    // of Config
 }
 
-// withDefaults fills in what is 0 and checks the rest.
+// withDefaults fills in zeros and checks the rest.
 func (c Config) withDefaults() (Config, error) {
 	if c.Slots == 0 {
 		c.Slots = 4
@@ -125,8 +125,8 @@ func newShape(size int, cfg Config) (shape, error) {
 	s.chunk = max(minChunk, share&^(line-1)-min(share&^(line-1), line))
 	s.entry = line + s.chunk
 	s.acks = line
-	s.knocks = s.acks + roundUp(8*uint64(s.rails))
-	s.reports = s.knocks + roundUp(8*uint64(s.rails))
+	s.notices = s.acks + roundUp(8*uint64(s.rails))
+	s.reports = s.notices + roundUp(8*uint64(s.rails))
 	s.sets = s.reports + 2*roundUp(8*uint64(size))
 	s.grants = s.sets + roundUp(16*uint64(setWords(size)))
 	s.arrivals = s.grants + roundUp(8*uint64(size))
@@ -138,8 +138,8 @@ func newShape(size int, cfg Config) (shape, error) {
 	s.panes = s.places + places*s.place
 	s.scratch = s.panes + panes*s.pane
 	s.short, s.long = cfg.Short, cfg.Long
-	s.desk = 2 * roundUp(max(s.place, s.chunk, uint64(s.short)))
-	s.slot = s.scratch + s.desk
+	s.scratchSize = 2 * roundUp(max(s.place, s.chunk, uint64(s.short)))
+	s.slot = s.scratch + s.scratchSize
 	return s, nil
 }
 

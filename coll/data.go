@@ -44,7 +44,7 @@ func bytesOf[T any](s []T) []byte {
 // payloadOf is a payload for elements of a type, or why they cannot be sent.
 func payloadOf[T any](k Kind) (*payload, error) {
 	if !plain.Is[T]() {
-		return nil, fmt.Errorf("coll: %v: %w", k, &TypeError{Type: reflect.TypeFor[T](), Path: plain.Pointer[T]()})
+		return nil, fmt.Errorf("coll: %v: %w", k, plain.Err[T]())
 	}
 	var v T
 	d := payloads.Get().(*payload)
@@ -95,7 +95,7 @@ func mix(h, x uint64) uint64 {
 	return h ^ h>>31
 }
 
-// share is where that of a member begins and ends; it has whole elements.
+// share is the beginning and the end of a member's share; it has whole elements.
 func (d *payload) share(n, i, m int) (from, to int) {
 	count := n / d.size
 	return count * i / m * d.size, count * (i + 1) / m * d.size

@@ -16,14 +16,15 @@
 // messages of shape.chunk bytes, one behind the other; up to depth of them are on their way on a
 // rail, and the receiver acknowledges every second one that it has read. Where an operation has one
 // message on each rail, and ends when all members have begun it, as a barrier does, none is needed:
-// both sides of a rail know that what was sent before it has been read (met, rails_datapath.go). No
+// both sides of a rail know that earlier messages have been read (met, rails_datapath.go). No
 // operation waits for another member's program but by waiting for a word.
 //
-// A member whose memory loads and stores reach is sent to by stores, without a lane and its lock.
+// A member with memory that loads and stores reach is sent to by stores, without a lane and its
+// lock.
 //
 // Operations without lanes of their own share one set, under a lock that is held for a post, or
-// while the network completes what was posted, and never while another rank's program is waited
-// for. So teams do not hold each other up.
+// while the network completes posts, and never while another rank's program is waited for. So teams
+// do not hold each other up.
 //
 // # Structure
 //
@@ -39,7 +40,7 @@
 //	pairs     pairs_datapath.go                         messages to any member
 //	step      step.go data.go                           one operation: its waits, its puts
 //	health    health.go agreement.go                    whether a team is broken
-//	roster    roster.go                                 members, and a team's memory
+//	membership  membership.go                         members, and a team's memory
 //	shared    shared.go turn.go                         the lanes of all teams
 //
 // # Long data
@@ -47,8 +48,8 @@
 // Any two members have a channel of their own as well, in which long data goes straight
 // (pairs_datapath.go). A receiver grants places of its slot to the senders that it expects, in the
 // order in which it will read, and ahead of that; a sender that has a grant writes its message
-// there, and then the pair's word. Members send in an order in which nobody waits for whom waits
-// for it: to the one k behind, from the one k before, for k = 1, 2 and so on, by turns.
+// there, and then the pair's word. Members send in an order without a circle of waits: to the one k
+// behind, from the one k before, for k = 1, 2 and so on, by turns.
 //
 // Members that all reach each other by loads and stores reduce in memory, in panes of their slots
 // (mapped_datapath.go). Where they may also read each other's memory through the kernel,
@@ -75,11 +76,11 @@
 //	8                the same, where it may still be on its way when another team has the slot
 //	16               generation of the team that this member reserved the slot for; see sift
 //	24               whether this member's wait for the budget's memory has ended; see acquire
-//	32               operation that this member is in, or was in last; see whereabouts
+//	32               operation that this member is in, or was in last; see position
 //	64               R words: acknowledgements of the rail that this member sends on:
 //	                 generation (24 bits), messages read (40)
-//	knocks           R words: what the member that a rail comes from is in, if it has waited long;
-//	                 see knock
+//	notices          R words: the operation of the member that a rail comes from, if it waits long;
+//	                 see notice
 //	reports          twice s words: reports of Shrink, by the sender's rank in the job, for even
 //	                 generations and odd ones; see final
 //	sets             this member's set of Shrink: s bits for the dead, s for those that left
@@ -96,13 +97,13 @@
 // (8), kind of operation (4), number of the operation (12), hash of number, root and name (16). A
 // receiver waits for exactly the generation and number that come next, so nothing has to be cleared
 // when a team gets a slot, and a word of an earlier team is never taken for one of this; the rest
-// tells it whether the sender is in the same operation.
+// says whether the sender is in the same operation.
 //
 // # Slots
 //
 // A word of an earlier team that arrives late could overwrite one of the next. It cannot arrive:
-// Free ends when all members have flushed and have received what was sent to them in its barrier;
-// Shrink when all survivors have flushed; and a network delivers nothing of a rank that it takes
-// for dead. The exceptions, of members that abandon Free or whose Split fails, write a word of
-// their own (offset 8), under a generation that no other team has.
+// Free ends when all members have flushed and have received the messages of its barrier; Shrink
+// when all survivors have flushed; and a network delivers nothing of a rank that it takes for dead.
+// The exceptions, of members that abandon Free or with a Split that fails, write a word of their
+// own (offset 8), under a generation that no other team has.
 package coll

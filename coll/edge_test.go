@@ -166,7 +166,7 @@ func TestWhoIsTakenForDeadIsTold(t *testing.T) {
 		switch e.Rank() {
 		case finder:
 			e.Host().Go("loss", func() {
-				e.Host().Sleep(100 * time.Millisecond) // lost has knocked, which would find the death
+				e.Host().Sleep(100 * time.Millisecond) // lost has notified, which would find the death
 				e.SetDown(lost, errors.New("its network failed"))
 			})
 		case lost:

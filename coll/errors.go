@@ -3,9 +3,9 @@ package coll
 import (
 	"errors"
 	"fmt"
-	"reflect"
 
 	"github.com/ibconduit/conduit/internal/errtext"
+	"github.com/ibconduit/conduit/internal/plain"
 )
 
 // ErrBroken is matched by every error of an operation that broke its team, and of all later ones of
@@ -90,14 +90,16 @@ type MismatchError struct {
 
 func (e *MismatchError) Error() string {
 	if e.Op == e.PeerOp {
-		return fmt.Sprintf("rank %d and rank %d are both in %s, which is number %d here, but with another number, root or name",
+		return fmt.Sprintf("rank %d and rank %d are both in %s, which is number %d here, but with another number, root "+
+			"or name",
 			e.Rank, e.Peer, errtext.A(e.Op), e.Number)
 	}
-	return fmt.Sprintf("rank %d is in %s, number %d, and rank %d in %s", e.Rank, errtext.A(e.Op), e.Number, e.Peer, errtext.A(e.PeerOp))
+	return fmt.Sprintf("rank %d is in %s, number %d, and rank %d in %s", e.Rank, errtext.A(e.Op), e.Number, e.Peer,
+		errtext.A(e.PeerOp))
 }
 
 // LengthError says that a rank's buffer in a broadcast is not as long as the root's. Ranks are
-// those of the team.
+// ranks of the team.
 type LengthError struct {
 	Op      string
 	Rank    int // with a buffer of another length
@@ -118,23 +120,16 @@ type NoSlotError struct {
 }
 
 func (e *NoSlotError) Error() string {
-	return fmt.Sprintf("no slot is free on all members with color %d; a rank has %d: free teams that are not used any more, or give the job more slots (Config.Slots)",
+	return fmt.Sprintf("no slot is free on all members with color %d; a rank has %d: free teams that are not used "+
+		"any more, or give the job more slots (Config.Slots)",
 		e.Color, e.Slots)
 }
 
 // Is reports whether target is ErrNoSlot.
 func (e *NoSlotError) Is(target error) bool { return target == ErrNoSlot }
 
-// TypeError says that a type cannot be transferred because it holds pointers, which mean nothing to
-// another rank.
-type TypeError struct {
-	Type reflect.Type
-	Path string // the first of them, e.g. "T.Name (string)"
-}
-
-func (e *TypeError) Error() string {
-	return fmt.Sprintf("%v cannot be transferred: %s holds a pointer", e.Type, e.Path)
-}
+// TypeError says that a type cannot be transferred because it holds pointers.
+type TypeError = plain.TypeError
 
 // PanicError says that a function of the program panicked in a reduction. It breaks the team.
 type PanicError struct {

@@ -28,10 +28,10 @@ func StartAllToAll[T any](ctx context.Context, on On, dst, src []T) *Pending {
 	return start(ctx, on, KindAllToAll, 0, d, exchangeAll)
 }
 
-// AllToAllV is AllToAll whose blocks have lengths of their own, in elements: dstCounts[i] of rank
-// i, srcCounts[j] for rank j, one block behind the other. What a member sends another, and that one
-// expects, must be equal: if not, one of the two finds a *MismatchError, which breaks the team. It
-// blocks until all members have called it.
+// AllToAllV is AllToAll with blocks that have lengths of their own, in elements: dstCounts[i] of
+// rank i, srcCounts[j] for rank j, one block behind the other. What a member sends another, and
+// that one expects, must be equal: if not, one of the two finds a *MismatchError, which breaks the
+// team. It blocks until all members have called it.
 func AllToAllV[T any](ctx context.Context, on On, dst []T, dstCounts []int, src []T, srcCounts []int) error {
 	d, err := allToAllV(on, dst, dstCounts, src, srcCounts)
 	if err != nil {
@@ -91,7 +91,7 @@ func StartScatter[T any](ctx context.Context, on On, root int, dst, src []T) *Pe
 	return start(ctx, on, KindScatter, root, d, scatter)
 }
 
-// ScatterV is Scatter whose blocks have lengths of their own: root's srcCounts has one for each
+// ScatterV is Scatter with blocks that have lengths of their own: root's srcCounts has one for each
 // member, in elements, and len(dst) is this member's. A difference breaks the team, with a
 // *MismatchError.
 func ScatterV[T any](ctx context.Context, on On, root int, dst, src []T, srcCounts []int) error {
@@ -131,7 +131,7 @@ func StartGather[T any](ctx context.Context, on On, root int, dst, src []T) *Pen
 	return start(ctx, on, KindGather, root, d, gather)
 }
 
-// GatherV is Gather whose blocks have lengths of their own: root's dstCounts has one for each
+// GatherV is Gather with blocks that have lengths of their own: root's dstCounts has one for each
 // member, in elements, and len(src) is this member's. A difference breaks the team, with a
 // *MismatchError.
 func GatherV[T any](ctx context.Context, on On, root int, dst []T, dstCounts []int, src []T) error {
@@ -162,7 +162,8 @@ func counted(counts []int) []int {
 func allToAll[T any](on On, dst, src []T) (*payload, error) {
 	t, _ := on.on()
 	if len(dst) != len(src) || len(src)%t.n != 0 {
-		return nil, fmt.Errorf("coll: %v: dst has %d elements and src %d: both need the same number, a multiple of the %d members",
+		return nil, fmt.Errorf("coll: %v: dst has %d elements and src %d: both need the same number, a multiple of the "+
+			"%d members",
 			KindAllToAll, len(dst), len(src), t.n)
 	}
 	return apart(KindAllToAll, dst, src, len(src)/t.n)
@@ -171,7 +172,8 @@ func allToAll[T any](on On, dst, src []T) (*payload, error) {
 func allGatherOf[T any](on On, dst, src []T) (*payload, error) {
 	t, _ := on.on()
 	if len(src)*t.n != len(dst) {
-		return nil, fmt.Errorf("coll: %v: dst has %d elements, want %d of each of %d members", KindAllGather, len(dst), len(src), t.n)
+		return nil, fmt.Errorf("coll: %v: dst has %d elements, want %d of each of %d members", KindAllGather, len(dst),
+			len(src), t.n)
 	}
 	return apart(KindAllGather, dst, src, len(src))
 }
@@ -202,7 +204,8 @@ func allToAllV[T any](on On, dst []T, dstCounts []int, src []T, srcCounts []int)
 		d.src.at, err = d.place(KindAllToAll, "src", t.n, srcCounts, len(src), &d.srcAt)
 	}
 	if err == nil && len(d.dst.of(t.me)) != len(d.src.of(t.me)) {
-		err = fmt.Errorf("coll: %v: this rank, %d, sends itself %d elements and expects %d", KindAllToAll, t.me, srcCounts[t.me], dstCounts[t.me])
+		err = fmt.Errorf("coll: %v: this rank, %d, sends itself %d elements and expects %d", KindAllToAll, t.me,
+			srcCounts[t.me], dstCounts[t.me])
 	}
 	if err != nil {
 		d.release()
@@ -220,14 +223,16 @@ func (d *payload) place(k Kind, what string, members int, counts []int, elements
 	at, sum := append((*kept)[:0], 0), 0
 	for i, c := range counts {
 		if c < 0 || c > math.MaxInt-sum {
-			return nil, fmt.Errorf("coll: %v: count %d of %s is %d, want 0 to what is left of %d elements", k, i, what, c, elements)
+			return nil, fmt.Errorf("coll: %v: count %d of %s is %d, want 0 to what is left of %d elements", k, i, what, c,
+				elements)
 		}
 		sum += c
 		at = append(at, sum*d.size)
 	}
 	*kept = at
 	if sum != elements {
-		return nil, fmt.Errorf("coll: %v: the counts of %s are %d elements, and it has %d: they must be equal", k, what, sum, elements)
+		return nil, fmt.Errorf("coll: %v: the counts of %s are %d elements, and it has %d: they must be equal", k, what,
+			sum, elements)
 	}
 	return at, nil
 }
@@ -259,7 +264,8 @@ func rooted[T any](on On, k Kind, root int, dst []T, dstCounts []int, src []T, s
 		return d, nil
 	case d.varies:
 		if all.at, err = d.place(k, name, t.n, counts, length, kept); err == nil && len(all.of(root)) != each {
-			err = fmt.Errorf("coll: %v: root, %d, has a block of %d bytes for itself, and memory for %d", k, root, len(all.of(root)), each)
+			err = fmt.Errorf("coll: %v: root, %d, has a block of %d bytes for itself, and memory for %d", k, root,
+				len(all.of(root)), each)
 		}
 	case each*t.n != whole:
 		err = fmt.Errorf("coll: %v: %s of root has %d bytes, want %d for each of %d members", k, name, whole, each, t.n)

@@ -66,8 +66,8 @@ func (o *op) passOn() error {
 	if t.n == 2 && single {
 		return o.passTwo()
 	}
-	n, desk := d.each, t.desk()
-	all, rest := desk[:t.n*n], desk[t.n*n:]
+	n, scratch := d.each, t.scratch()
+	all, rest := scratch[:t.n*n], scratch[t.n*n:]
 	out, in := rest[:len(rest)/2], rest[len(rest)/2:]
 	for k := range t.n {
 		copy(all[k*n:], d.src.of((t.me+k)%t.n))
@@ -124,7 +124,7 @@ func gatherAll(o *op) error {
 		return o.rails.meet() // which finds mistakes
 	}
 	if short := t.n*n <= t.shared.shape.short; short {
-		all := t.desk()[:t.n*n]
+		all := t.scratch()[:t.n*n]
 		copy(all, d.src.mem)
 		if err := o.rails.bruckEqual(all, n); err != nil {
 			return err
@@ -132,7 +132,7 @@ func gatherAll(o *op) error {
 		for k := range t.n {
 			copy(d.dst.of((t.me-k+t.n)%t.n), all[k*n:(k+1)*n])
 		}
-		return o.settle(o.ctx) // the desk is used again
+		return o.settle(o.ctx) // the scratch is used again
 	}
 	if _, pulls, err := o.pulls(); err != nil {
 		return err
@@ -171,12 +171,12 @@ func scatter(o *op) error {
 		if err := o.pairs.expect(o.root, len(d.dst.mem)); err != nil {
 			return err
 		}
-		return o.pairs.swap(nobody, nil, o.root, d.dst.mem)
+		return o.pairs.swap(noMember, nil, o.root, d.dst.mem)
 	}
 	copy(d.dst.mem, d.src.of(t.me))
 	for k := 1; k < t.n; k++ {
 		to := (t.me + k) % t.n
-		if err := o.pairs.swap(to, d.src.of(to), nobody, nil); err != nil {
+		if err := o.pairs.swap(to, d.src.of(to), noMember, nil); err != nil {
 			return err
 		}
 		if err := o.collect(); err != nil {
@@ -191,7 +191,7 @@ func (o *op) scatterDown() error {
 	t, d, n := o.t, o.data, o.data.each
 	me := (t.me - o.root + t.n) % t.n
 	low := t.lowest(me)
-	all := t.desk()[:t.n*n]
+	all := t.scratch()[:t.n*n]
 	if me == 0 {
 		for k := range t.n {
 			copy(all[k*n:], d.src.of((o.root+k)%t.n))
@@ -207,7 +207,7 @@ func (o *op) scatterDown() error {
 		}
 	}
 	copy(d.dst.mem, all[:n])
-	return o.settle(o.ctx) // the desk is used again
+	return o.settle(o.ctx) // the scratch is used again
 }
 
 // gather is the reverse.
@@ -221,7 +221,7 @@ func gather(o *op) error {
 	case n == 0 && !d.varies:
 		return o.rails.meet() // which finds mistakes
 	case !d.varies && t.n*n <= t.shared.shape.short:
-		all := t.desk()[:t.n*n]
+		all := t.scratch()[:t.n*n]
 		if err := o.rails.gatherUp(all, d.src.mem); err != nil {
 			return err
 		}
@@ -230,9 +230,9 @@ func gather(o *op) error {
 				copy(d.dst.of((t.me-k+t.n)%t.n), all[k*n:(k+1)*n])
 			}
 		}
-		return o.settle(o.ctx) // the desk is used again
+		return o.settle(o.ctx) // the scratch is used again
 	case t.me != o.root:
-		return o.pairs.swap(o.root, d.src.mem, nobody, nil)
+		return o.pairs.swap(o.root, d.src.mem, noMember, nil)
 	}
 	copy(d.dst.of(t.me), d.src.mem)
 	for k := 1; k < t.n; k++ {
@@ -242,7 +242,7 @@ func gather(o *op) error {
 	}
 	for k := 1; k < t.n; k++ {
 		from := (t.me + k) % t.n
-		if err := o.pairs.swap(nobody, nil, from, d.dst.of(from)); err != nil {
+		if err := o.pairs.swap(noMember, nil, from, d.dst.of(from)); err != nil {
 			return err
 		}
 	}

@@ -28,11 +28,11 @@ func Places(t *Team) (all [places][]byte) {
 	return all
 }
 
-// Knocks are the numbers of the operations that other members of a team have said that they are in;
-// 0: none. They are less than 1<<20.
-func Knocks(t *Team) (all []uint64) {
+// Notices are the numbers of the operations that other members of a team have said that they are
+// in; 0: none. They are less than 1<<20.
+func Notices(t *Team) (all []uint64) {
 	for r := range t.rails {
-		all = append(all, atomic.LoadUint64(word(t.mem, t.shared.shape.knocks+8*uint64(r)))>>16&(1<<20-1))
+		all = append(all, atomic.LoadUint64(word(t.mem, t.shared.shape.notices+8*uint64(r)))>>16&(1<<20-1))
 	}
 	return all
 }

@@ -67,8 +67,8 @@ func (m *gate) close() (first bool) {
 	return first
 }
 
-// admit is asked before an operation that blocks: it refuses callers that may not wait. what is
-// the operation, for the error.
+// admit is called before an operation that blocks: it refuses callers that may not wait. what
+// names the operation in the error.
 func (m *gate) admit(what any) error {
 	lockrank.CheckCommunication("collective operation")
 	if m.check != nil {

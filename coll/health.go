@@ -14,14 +14,14 @@ import (
 	"github.com/ibconduit/conduit/internal/fabric"
 )
 
-// health is whether a team is broken, who has been told so, and what is agreed on the dead.
+// health is whether a team is broken, which members know it, and the agreement on the dead.
 type health struct {
-	team      *roster
+	team      *membership
 	shared    *shared
 	open      *open // all teams of this rank
 	broken    atomic.Pointer[BrokenError]
 	paired    atomic.Bool            // messages went to others than neighbours
-	told      atomic.Bool            // the others know, or need not be told from here
+	announced atomic.Bool            // the others know, or need not be told from here
 	ended     atomic.Pointer[string] // how: "freed", "shrunk"
 	agreement *agreement             // of who has the turn
 	absent    map[int]bool           // under slots.mu: ranks of the job that never had a team which this rank declined
@@ -70,12 +70,12 @@ func (h *health) usable() error {
 }
 
 // heed takes a rank for dead that another member found down: an operation is about to say so, and
-// whatever else goes to that rank must agree. It may live, and cannot be told afterwards.
+// all that goes to that rank must agree. It may live, and cannot be reached afterwards.
 func (h *health) heed(e *BrokenError) *BrokenError {
 	env := h.shared.env
 	if e.Reason == Died && e.Rank != env.Rank() && env.Down(e.Rank) == nil {
 		h.dismiss(context.Background(), e.Rank, e.place())
-		if h.blame(e.Rank, e.Cause) != nil { // it does not say why
+		if h.reportDeath(e.Rank, e.Cause) != nil { // it does not say why
 			env.SetDown(e.Rank, e.Cause)
 		}
 	}
@@ -95,7 +95,7 @@ func (h *health) known() *BrokenError {
 		return nil
 	}
 	if h.broken.CompareAndSwap(nil, h.team.decodeBroken(w)) {
-		h.told.Store(true) // who wrote it told all
+		h.announced.Store(true) // who wrote it told all
 	}
 	return h.broken.Load()
 }
@@ -109,7 +109,8 @@ func (h *health) lose(rank int, cause error) {
 // fail breaks the team because an operation failed here, unless it is broken already, and has the
 // others know. It returns what broke the team.
 func (h *health) fail(kind Kind, number uint64, cause error) *BrokenError {
-	e := &BrokenError{Slot: h.team.slot, Reason: Abandoned, Rank: h.team.Member(h.team.me), Op: kind, Number: number, Cause: cause}
+	e := &BrokenError{Slot: h.team.slot, Reason: Abandoned, Rank: h.team.Member(h.team.me), Op: kind, Number: number,
+		Cause: cause}
 	down, mismatch := (*fabric.PeerDownError)(nil), (*MismatchError)(nil)
 	switch {
 	case errors.As(cause, &down) && h.team.Index(down.Rank) >= 0:
@@ -120,23 +121,24 @@ func (h *health) fail(kind Kind, number uint64, cause error) *BrokenError {
 	if h.known() == nil {
 		h.broken.CompareAndSwap(nil, e)
 	}
-	h.tell()
+	h.announce()
 	return h.heed(h.broken.Load())
 }
 
-// tell writes why the team is broken into the slot of every other member, once, unless one of them
-// did. Of a death the job tells every rank; here only those write it that the dead rank has a rail
-// from or to, or that have sent to others than neighbours, who may be the only ones to find out.
-func (h *health) tell() {
+// announce writes why the team is broken into the slot of every other member, once, unless one of
+// them did. The job reports a death to every rank; here only members write it that the dead rank
+// has a rail from or to, or that have sent to others than neighbours, which may be the only ones to
+// find out.
+func (h *health) announce() {
 	e := h.broken.Load()
-	if e.Reason == Died && !h.paired.Load() && !h.team.neighbour(h.team.Index(e.Rank)) || h.told.Swap(true) {
+	if e.Reason == Died && !h.paired.Load() && !h.team.neighbour(h.team.Index(e.Rank)) || h.announced.Swap(true) {
 		return
 	}
 	off := e.place()
 	h.team.write(off, encodeBroken(h.team.generation, e))
 }
 
-// place is that of the word for the others.
+// place is the place of the word for the others.
 func (e *BrokenError) place() uint64 {
 	if e.Op == KindFree || e.Op == KindSplit && e.Number == 0 {
 		return strayWord // others may be done with the team, or have never had it
@@ -147,21 +149,21 @@ func (e *BrokenError) place() uint64 {
 // dismissal bounds how long a rank is waited for that may be dead.
 const dismissal = 100 * time.Millisecond
 
-// dismiss tells a rank that the others take it for dead, if it is not, in a word at a place of the
-// slot, and breaks its other teams: afterwards nothing passes between them any more.
+// dismiss lets a rank know that the others take it for dead, if it is not, in a word at a place of
+// the slot, and breaks its other teams: afterwards nothing passes between them any more.
 func (h *health) dismiss(ctx context.Context, rank int, place uint64) {
 	m := h.shared
 	ctx, cancel := m.env.Host().WithTimeout(ctx, dismissal)
 	defer cancel()
-	tell := func(t *roster, place uint64) error {
+	write := func(t *membership, place uint64) error {
 		var w [8]byte
 		binary.NativeEndian.PutUint64(w[:], encodeBroken(t.generation, &BrokenError{Reason: Died, Rank: rank}))
 		return m.post(ctx, rank, t.off+place, w[:])
 	}
-	err := tell(h.team, place)
+	err := write(h.team, place)
 	for _, other := range h.open.with(rank) {
 		if other != h && err == nil {
-			err = tell(other.team, strayWord) // it may be done with that team
+			err = write(other.team, strayWord) // it may be done with that team
 		}
 	}
 	if err == nil {
@@ -169,8 +171,8 @@ func (h *health) dismiss(ctx context.Context, rank int, place uint64) {
 	}
 }
 
-// blame has the job know of a death that an operation found. Other errors it returns.
-func (h *health) blame(rank int, err error) error {
+// reportDeath has the job know of a death that an operation found. Other errors it returns.
+func (h *health) reportDeath(rank int, err error) error {
 	if down := (*fabric.PeerDownError)(nil); errors.As(err, &down) && down.Rank == rank {
 		h.shared.env.SetDown(rank, down.Cause)
 		return nil

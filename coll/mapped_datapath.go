@@ -9,11 +9,11 @@ import (
 // first member's pane, and copies the result from there. So bytes are copied once on their way to
 // others, and once back. root gets the result; -1: all do.
 //
-// Each member tells the others, in the words of pairs, that it has laid out a piece, and that its
-// share of one is reduced: of pieces 0, 1, 0, 2, 1, 3, 2 and so on, so that nobody waits for what
-// was just done. Who has reduced its share of a piece has copied the second one before it. When all
-// have, one lays out the third one behind it: so there are five panes, of which no two in use are
-// the same.
+// Each member signals to the others, in the words of pairs, that it has laid out a piece, and that
+// its share of one is reduced: of pieces 0, 1, 0, 2, 1, 3, 2 and so on, so that no member waits for
+// the last step. A member that has reduced its share of a piece has copied the second one before
+// it. When all have, one lays out the third one behind it: so there are five panes, of which no two
+// in use are the same.
 func (o reducer) reduceMapped(near *near, buf []byte, root int) error {
 	p, unit := o.pairs.channels(), o.data.whole(o.t.shared.shape.pane)
 	count := (len(buf) + unit - 1) / unit
@@ -32,7 +32,7 @@ func (o reducer) reduceMapped(near *near, buf []byte, root int) error {
 			if err := o.reducePane(near, piece(i), begin+uint64(i), root); err != nil {
 				return err
 			}
-			o.pairs.signal(near, nobody)
+			o.pairs.signal(near, noMember)
 		}
 		if i > 0 {
 			if err := o.pairs.signalled(near); err != nil {
@@ -44,7 +44,7 @@ func (o reducer) reduceMapped(near *near, buf []byte, root int) error {
 	return nil
 }
 
-// reduceHosts does so on each host, whose first members then put their pieces together over the
+// reduceHosts does so on each host; the first members then put their pieces together over the
 // network before the others copy them.
 func (o reducer) reduceHosts(near *near, buf []byte, root int) error {
 	p, g := o.pairs.channels(), near.group
@@ -70,7 +70,7 @@ func (o reducer) reduceHosts(near *near, buf []byte, root int) error {
 			if err := o.reduceShares(leaders, o.pane(near, 0, p.laid, len(c)), -1); err != nil {
 				return err
 			}
-			o.pairs.signal(near, nobody)
+			o.pairs.signal(near, noMember)
 		}
 		if root < 0 || root == o.t.me {
 			copy(c, o.pane(near, 0, p.laid, len(c)))
@@ -99,7 +99,7 @@ func (o reducer) lay(near *near, c []byte, piece uint64, root int) {
 	}
 	copy(mine[:from], c[:from])
 	copy(mine[to:], c[to:])
-	o.pairs.signal(near, nobody)
+	o.pairs.signal(near, noMember)
 }
 
 // reducePane reduces this member's share of a piece that all have laid out.

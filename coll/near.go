@@ -23,8 +23,8 @@ type near struct {
 	pids    []int    // of the processes that each reads the memory of, by member; nil where not all can
 }
 
-// nearby finds out, the first time, who is mapped, in an all-gather. Mapped memory stays as long as
-// the job.
+// nearby finds out, the first time, which members are mapped, in an all-gather. Mapped memory stays
+// as long as the job.
 func (o *op) nearby() (*near, error) {
 	t := o.t
 	p := o.pairs.channels()
@@ -111,7 +111,7 @@ func (n *near) tryReading(o *rails) error {
 }
 
 // mappedSlots are the slots of the members that are mapped, nil for others.
-func (t *roster) mappedSlots(ctx context.Context) ([][]byte, error) {
+func (t *membership) mappedSlots(ctx context.Context) ([][]byte, error) {
 	m := t.shared
 	if err := m.turns.lock(ctx); err != nil {
 		return nil, err
@@ -129,11 +129,11 @@ func (t *roster) mappedSlots(ctx context.Context) ([][]byte, error) {
 	return slots, nil
 }
 
-// signal counts a message to a member of the host, or to all others (nobody).
+// signal counts a message to a member of the host, or to all others (noMember).
 func (o *pairs) signal(near *near, to int) {
 	t, p, g := o.step.t, o.made, near.group
 	for i := range g.m {
-		if i == g.me || to != nobody && i != to {
+		if i == g.me || to != noMember && i != to {
 			continue
 		}
 		member := g.at(i)

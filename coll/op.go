@@ -13,18 +13,18 @@ type op struct {
 	rails rails // to neighbours
 	pairs pairs // to any member
 
-	since   time.Duration // when it was found to wait; 0: not yet
-	knocked bool
+	since    time.Duration // when it was found to wait; 0: not yet
+	notified bool
 }
 
-// init makes the operation of a team, whose waits look.
-func (o *op) init(t *roster, h *health) {
+// init makes the operation of a team; its waits look.
+func (o *op) init(t *membership, h *health) {
 	o.t, o.health, o.looks = t, h, o.look
 	o.rails = newRails(&o.step)
 	o.pairs.step = &o.step
 }
 
-// look ends a wait that cannot come to its end. It is asked now and then.
+// look ends a wait that cannot come to its end. It is called now and then.
 func (o *op) look() error {
 	if e := o.health.known(); e != nil {
 		return e
@@ -40,45 +40,46 @@ func (o *op) look() error {
 	switch now := o.t.shared.env.Host().Now(); {
 	case o.since == 0:
 		o.since = max(now, 1)
-	case !o.knocked && now-o.since > knockAfter:
-		o.knocked = true
-		if err := o.knock(o.knockWord()); err != nil {
+	case !o.notified && now-o.since > noticeAfter:
+		o.notified = true
+		if err := o.notify(o.noticeWord()); err != nil {
 			return err
 		}
 	}
 	return o.t.shared.poll()
 }
 
-// knockAfter is how long a member waits before it tells others what it is in: members in different
-// operations may all wait for a message, and send none.
-const knockAfter = 10 * time.Millisecond
+// noticeAfter is how long a member waits before it announces its operation to others: members in
+// different operations may all wait for a message, and send none.
+const noticeAfter = 10 * time.Millisecond
 
-// knock writes what this member is in into the slots of those that it sends to on rails; 0: it is
+// notice writes what this member is in into the slots of those that it sends to on rails; 0: it is
 // not any more. What arrives late, in the slot of another team even, says nothing there.
-func (o *op) knock(w uint64) error {
+func (o *op) notify(w uint64) error {
 	t := o.t
 	binary.NativeEndian.PutUint64(o.word[:], w)
 	for r := range t.rails {
-		if err := t.shared.post(o.ctx, t.Member(t.after(r)), t.off+t.shared.shape.knocks+8*uint64(r), o.word[:]); err != nil {
+		if err := t.shared.post(o.ctx, t.Member(t.after(r)), t.off+t.shared.shape.notices+8*uint64(r),
+			o.word[:]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// knockWord is what a knock says: generation (24 bits), kind (4), number of the operation (20), and
-// hash (16) as in messages.
-func (o *op) knockWord() uint64 {
+// noticeWord is what a notice says: generation (24 bits), kind (4), number of the operation (20),
+// and hash (16) as in messages.
+func (o *op) noticeWord() uint64 {
 	return uint64(o.t.generation)<<40 | uint64(o.kind)<<36 | o.number&(1<<20-1)<<16 | o.sign&0xffff
 }
 
-// compare finds a message, or a knock, of another operation with this one's number, on whatever
+// compare finds a message, or a notice, of another operation with this one's number, on whatever
 // rail.
 func (o *op) compare() error {
 	const which = generations<<40 | (1<<20-1)<<16
-	mine := o.knockWord()
+	mine := o.noticeWord()
 	for r := range o.t.rails {
-		k := atomic.LoadUint64(word(o.t.mem, o.t.shared.shape.knocks+8*uint64(r)))
+		k := atomic.LoadUint64(word(o.t.mem, o.t.shared.shape.notices+8*uint64(r)))
 		if k != mine && k&which == mine&which {
 			return o.mismatch(o.t.before(r), Kind(k>>36&15))
 		}
@@ -94,7 +95,7 @@ func (o *op) compare() error {
 	return o.pairs.compare()
 }
 
-// bind has the operation's messages tell members apart that have other lengths or types.
+// bind has the operation's messages distinguish members with other lengths or types.
 func (o *op) bind() {
 	d := o.data
 	h := mix(mix(uint64(d.each), uint64(d.size)), uint64(d.kind))

@@ -24,7 +24,7 @@ func (o *op) broadcast() error {
 	}
 	fits := total == uint64(len(buf))
 	for at := uint64(chunk - head); at < total; at += uint64(chunk) {
-		part := t.desk()[:min(total-at, uint64(chunk))]
+		part := t.scratch()[:min(total-at, uint64(chunk))]
 		if fits {
 			part = buf[at:][:len(part)]
 		} else if err := o.settle(o.ctx); err != nil { // it is used again
@@ -40,7 +40,8 @@ func (o *op) broadcast() error {
 		}
 	}
 	if !fits {
-		o.verdict = fmt.Errorf("coll: %w", &LengthError{Op: KindBroadcast.String(), Rank: t.me, Len: uint64(len(buf)), Root: o.root, RootLen: total})
+		o.verdict = fmt.Errorf("coll: %w", &LengthError{Op: KindBroadcast.String(), Rank: t.me, Len: uint64(len(buf)),
+			Root: o.root, RootLen: total})
 	}
 	return nil
 }
@@ -49,7 +50,7 @@ func (o *op) broadcast() error {
 func (o *op) first(me, low int) (total uint64, err error) {
 	t, buf := o.t, o.buf
 	room := int(t.shared.shape.chunk) - head
-	msg := t.desk()
+	msg := t.scratch()
 	if me == 0 {
 		total = uint64(len(buf))
 		binary.LittleEndian.PutUint64(msg, total)
@@ -115,5 +116,6 @@ type volumeError struct {
 }
 
 func (e *volumeError) Error() string {
-	return fmt.Sprintf("the blobs have more than %d bytes in all, that of rank %d %d: gather less at a time", uint64(maxGather), e.rank, e.n)
+	return fmt.Sprintf("the blobs have more than %d bytes in all, that of rank %d %d: gather less at a time",
+		uint64(maxGather), e.rank, e.n)
 }

@@ -11,7 +11,7 @@ type Integer interface {
 }
 
 // A reduction's function takes slices of the same length and sets each element of dst to dst op
-// src. Elements of dst come from members before those of src, so op need not be commutative; it
+// src. Elements of dst come from members before the ones of src, so op need not be commutative; it
 // must be associative, or nearly so as sums of floats are. The function is called several times,
 // with parts of the buffers, on the goroutine of the operation. It must not keep the slices, nor
 // call operations of the same team. All members give the same function.

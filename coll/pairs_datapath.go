@@ -9,7 +9,7 @@ import (
 // pairs are the channels of an operation's team between any two members, in which data goes that
 // rails would carry over detours. A receiver grants a place for each message; the sender writes the
 // message there, and then the word of the pair. So memory does not grow with the members, but for
-// two words each. Grants go ahead of what is received, as far as there are places.
+// two words each. Grants go ahead of arrivals, as far as there are places.
 type pairs struct {
 	step *step
 	made *channels // nil before the first operation that needs them
@@ -87,9 +87,9 @@ func (o *pairs) expect(from, n int) error {
 
 // width is how many places may be granted at a time: all, but where the job has a budget for
 // transient memory as many as that has room for, and one in any case. The places belong to the
-// slot, so nobody waits for them; those that are not used take no memory before they are first
+// slot, so no member waits for them; unused ones take no memory before they are first
 // written.
-func (t *roster) width() uint64 {
+func (t *membership) width() uint64 {
 	if t.shared.budget == nil {
 		return places
 	}
@@ -122,7 +122,8 @@ func (o *pairs) grant() error {
 			return nil
 		}
 		binary.NativeEndian.PutUint64(o.step.word[:], o.grantWord(p.granted[w.from], w.from, p.recent[w.from]))
-		if err := t.shared.post(o.step.ctx, t.Member(w.from), t.off+t.shared.shape.grants+8*uint64(t.me), o.step.word[:]); err != nil {
+		if err := t.shared.post(o.step.ctx, t.Member(w.from), t.off+t.shared.shape.grants+8*uint64(t.me),
+			o.step.word[:]); err != nil {
 			return err
 		}
 		if w.messages == 0 {
@@ -163,7 +164,8 @@ func (o *pairs) sendTo(to int, data []byte) error {
 	if !o.step.health.paired.Load() {
 		o.step.health.paired.Store(true)
 	}
-	return o.step.putWith(t.Member(to), t.off+s.places+place*s.place, data, t.off+s.arrivals+8*uint64(t.me), o.pairWord(to))
+	return o.step.putWith(t.Member(to), t.off+s.places+place*s.place, data, t.off+s.arrivals+8*uint64(t.me),
+		o.pairWord(to))
 }
 
 // pairWord says in the receiver's slot that the messages to it that were counted have arrived.
@@ -179,7 +181,8 @@ func (o *pairs) arrived(from int) error {
 		v := atomic.LoadUint64(w)
 		if ahead := t.aheadOf(v, p.got[from]); ahead > 0 {
 			// Of several messages the word is the last one's, perhaps of the sender's next operation.
-			if v&(1<<32-1) != o.step.signWith(from, o.step.data.in(from)) && (ahead == 1 || v>>16&numberBits == o.step.number&numberBits) {
+			if v&(1<<32-1) != o.step.signWith(from, o.step.data.in(from)) &&
+				(ahead == 1 || v>>16&numberBits == o.step.number&numberBits) {
 				return o.step.mismatch(from, Kind(v>>28&15))
 			}
 			p.got[from]++
@@ -210,19 +213,19 @@ func (o *pairs) consumedPlace() error {
 	return o.grant()
 }
 
-// nobody is the other member of half a swap.
-const nobody = -1
+// noMember is the other member of half a swap.
+const noMember = -1
 
 // swap sends out to one member and receives in from another, which it has expected; one of them may
-// be nobody. All members do so at once: as each sends one message and then receives one, none waits
-// for who waits for it.
+// be noMember. All members do so at once: as each sends one message and then receives one, none
+// waits for one that waits for it.
 func (o *pairs) swap(to int, out []byte, from int, in []byte) error {
 	place := int(o.step.t.shared.shape.place)
 	sends, takes := 0, 0
-	if to != nobody {
+	if to != noMember {
 		sends = o.messages(len(out))
 	}
-	if from != nobody {
+	if from != noMember {
 		takes = o.messages(len(in))
 	}
 	for ; sends > 0 || takes > 0; sends, takes = sends-1, takes-1 {

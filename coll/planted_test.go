@@ -12,13 +12,13 @@ import (
 // The tests of this package find mistakes in what it promises.
 func TestPlantedFaults(t *testing.T) {
 	edit := faulttest.In("coll")
-	noKnock := edit("op.go", "if k != mine && k&which", "if k != mine && ^k&which")
+	noNotice := edit("op.go", "if k != mine && k&which", "if k != mine && ^k&which")
 	worlds := faulttest.Suite{Package: "coll", Run: "^TestRandomWorlds$", Args: []string{"-collectives=40000"}, Timeout: 2 * time.Minute, Known: true}
 	worlds.Check(t,
 		faulttest.Fault{Name: "a slot is taken twice",
 			Edits: edit("slots.go", "	if s.taken {\n		return false\n	}\n", ""), Found: "slots|seed|bytes"},
 		faulttest.Fault{Name: "no generation",
-			Edits: edit("roster.go", "return uint64(t.generation)<<8 | message&0xff", "return 1<<8 | message&0xff"), Found: "seed"},
+			Edits: edit("membership.go", "return uint64(t.generation)<<8 | message&0xff", "return 1<<8 | message&0xff"), Found: "seed"},
 		faulttest.Fault{Name: "no generation in acknowledgements",
 			Edits: edit("rails_datapath.go", "if uint32(v>>40) == t.generation {", "if v != 0 {"), Found: "seed"},
 		faulttest.Fault{Name: "freed before all have come",
@@ -28,7 +28,7 @@ func TestPlantedFaults(t *testing.T) {
 		faulttest.Fault{Name: "final is not kept",
 			Edits: edit("agreement.go", "if set, ok := a.had[r&digests]; ok && r&final != 0 && !a.final {", "if set := a.out; false {"), Found: "seed"},
 		faulttest.Fault{Name: "one report a rank",
-			Edits: edit("roster.go", "uint64(t.generation%2)*", "0*"), Found: "seed"},
+			Edits: edit("membership.go", "uint64(t.generation%2)*", "0*"), Found: "seed"},
 		faulttest.Fault{Name: "no credit is waited for",
 			Edits: edit("rails_datapath.go", "	if r.sent-r.read >= depth {\n", "	if false {\n"), Found: "seed"},
 		faulttest.Fault{Name: "a barrier says that its own messages were read",
@@ -45,7 +45,7 @@ func TestPlantedFaults(t *testing.T) {
 			Edits: edit("pairs_datapath.go", "if ahead := t.aheadOf(v, p.got[from]); ahead > 0 {", "if ahead := t.aheadOf(v, p.got[from]) + 1; ahead > 1 || v>>40 == uint64(t.generation) {"), Found: "seed|wrong"},
 		faulttest.Fault{Name: "shares in the order of arrival",
 			Edits: edit("shares_datapath.go", "err = o.fold(first, b)", "err = o.fold(acc, b)"), Found: "seed|wrong"},
-		faulttest.Fault{Name: "the desk is not waited for",
+		faulttest.Fault{Name: "the scratch is not waited for",
 			Edits: edit("reduce_datapath.go", "		if err := o.settle(o.ctx); err != nil { // acc is used again\n			return err\n		}\n", ""), Found: "seed|wrong"},
 		faulttest.Fault{Name: "a ring instead of a tree",
 			Edits: edit("rounds_datapath.go", "more := min(has, o.step.t.n-has)", "more := min(has, o.step.t.n-has-1)"), Found: "seed"},
@@ -63,12 +63,12 @@ func TestPlantedFaults(t *testing.T) {
 			Edits: edit("split.go", "				t.decline(o.ctx, p, err)\n", ""), Found: "seed"},
 		faulttest.Fault{Name: "counts are not compared",
 			Edits: edit("pairs_datapath.go", "return o.sign ^ mix(0, uint64(n))&0xffff", "return o.sign"), Found: "counts|expects|seed"},
-		// Alone, a knock makes up for it, a little later.
-		faulttest.Fault{Name: "neither grants nor knocks are compared",
-			Edits: append(noKnock, edit("pairs_datapath.go", "			(!o.step.numbers(v) || o.step.data == nil || v>>8&(1<<24-1) != o.step.signWith(i, o.step.data.out(i))>>8) {", "			false {")...), Found: "waits for a word|seed"},
+		// Alone, a notice makes up for it, a little later.
+		faulttest.Fault{Name: "neither grants nor notices are compared",
+			Edits: append(noNotice, edit("pairs_datapath.go", "			(!o.step.numbers(v) || o.step.data == nil || v>>8&(1<<24-1) != o.step.signWith(i, o.step.data.out(i))>>8) {", "			false {")...), Found: "waits for a word|seed"},
 	)
-	others.Run = "^TestAnyQuarrel"
-	others.Check(t, faulttest.Fault{Name: "no knock", Edits: noKnock, Found: "kind"})
+	others.Run = "^TestAnyMismatch"
+	others.Check(t, faulttest.Fault{Name: "no notice", Edits: noNotice, Found: "kind"})
 	budget := worlds
 	budget.Run = "^Test(TwoTeamsShare|MemoryIsTaken|MemoryThatComes|ThePaceFollows)"
 	budget.Check(t,

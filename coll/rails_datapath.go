@@ -11,8 +11,8 @@ import (
 // as others do; not where processors are short.
 const spins = 1024
 
-// rails are those of an operation's team: each sends to a neighbour by numbered words and data in
-// that one's memory.
+// rails are the rails of an operation's team: each sends to a neighbour by numbered words and data
+// in that one's memory.
 type rails struct {
 	step *step
 	rail []rail
@@ -156,7 +156,7 @@ func (o *rails) acknowledge(rail int, r *rail) error {
 }
 
 // met ends a part of an operation in which each member has sent one message on each rail, without
-// acknowledgements, and has waited until all others had begun it. What was sent before it has been
+// acknowledgements, and has waited until all others had begun it. Earlier messages have been
 // read then, as members do one thing after the other, and both sides of a rail know that.
 func (o *rails) met() {
 	for i := range o.rail {

@@ -28,7 +28,7 @@ func StartAllReduce[T any](ctx context.Context, on On, buf []T, op func(dst, src
 	return start(ctx, on, KindAllReduce, 0, d, allReduce)
 }
 
-// Reduce is AllReduce whose result only root gets, a rank of the team. The others' buffers keep
+// Reduce is AllReduce with a result at root only, a rank of the team. The others' buffers keep
 // what they have; the call returns there when they may be changed, which may be before root has it
 // all.
 func Reduce[T any](ctx context.Context, on On, root int, buf []T, op func(dst, src []T)) error {
@@ -54,9 +54,9 @@ func StartReduce[T any](ctx context.Context, on On, root int, buf []T, op func(d
 	return start(ctx, on, KindReduce, root, d, reduceToRoot)
 }
 
-// Scan replaces buf by the buffers of ranks 0 to this one's reduced, as AllReduce does those of
-// all. Ranks put parts together in different orders, so that sums of floats may differ in their
-// last bits from those of AllReduce.
+// Scan replaces buf by the buffers of ranks 0 to this one's reduced, as AllReduce does all
+// of them. Ranks put parts together in different orders, so that sums of floats may differ in their
+// last bits from AllReduce's.
 func Scan[T any](ctx context.Context, on On, buf []T, op func(dst, src []T)) error {
 	d, err := reduction(KindScan, buf, op)
 	if err != nil {

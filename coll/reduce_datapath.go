@@ -73,7 +73,7 @@ func (o reducer) reduceTwo(buf []byte) error {
 // reduceGathered has each member, or root, reduce the data of all, in the order of ranks.
 func (o reducer) reduceGathered(root int, buf []byte) error {
 	t, n := o.t, len(buf)
-	all := t.desk()[:t.n*n]
+	all := t.scratch()[:t.n*n]
 	from := t.me // blocks are those of the members before it
 	if root < 0 {
 		copy(all, buf)
@@ -92,8 +92,8 @@ func (o reducer) reduceGathered(root int, buf []byte) error {
 	return o.reduceRanks(all, from, t.n, buf)
 }
 
-// reduceRanks reduces the blocks of the first members into buf. all has those of the members before
-// one, the nearest first, beginning with its own.
+// reduceRanks reduces the blocks of the first members into buf. all has the blocks of the members
+// before one, the nearest first, beginning with its own.
 func (o reducer) reduceRanks(all []byte, from, members int, buf []byte) error {
 	n := len(buf)
 	at := func(rank int) []byte {
@@ -153,7 +153,7 @@ func (o reducer) reduceTree(buf []byte, root int) error {
 func (o reducer) reduceTreeTo(buf []byte, root, unit int) error {
 	t := o.t
 	for c := range slices.Chunk(buf, unit) {
-		acc := t.desk()[:len(c)]
+		acc := t.scratch()[:len(c)]
 		copy(acc, c)
 		if err := o.up(acc); err != nil {
 			return err

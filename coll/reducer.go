@@ -20,7 +20,7 @@ func (o reducer) unit() int {
 // whole is n bytes less what would be a part of an element.
 func (d *payload) whole(n uint64) int { return int(n) / d.size * d.size }
 
-// fold sets dst to dst op src. dst is of members before those of src.
+// fold sets dst to dst op src. dst is of members before the ones of src.
 func (o reducer) fold(dst, src []byte) (err error) {
 	if len(dst) == 0 {
 		return nil
@@ -44,7 +44,7 @@ func (o reducer) fold(dst, src []byte) (err error) {
 
 var errExited = errors.New("the function of a reduction ended its goroutine")
 
-// foldBefore receives a message of members before those whose data acc has, and puts both together.
+// foldBefore receives a message of members before the ones in acc, and puts both together.
 func (o reducer) foldBefore(rail int, acc []byte) error {
 	b, err := o.rails.receive(rail)
 	if err != nil {
@@ -60,8 +60,8 @@ func (o reducer) foldBefore(rail int, acc []byte) error {
 
 // collectWhole has a member reduce the elements of the first so many into its buffer, one after the
 // other, with memory for two from the job's budget. The others have none, and all have begun the
-// operation: so who has memory waits for nobody who waits for some, whatever teams are at work, nor
-// for a program that is elsewhere yet, where it may need this memory.
+// operation: so a member with memory waits for none that waits for some, whatever teams are at
+// work, nor for a program that is elsewhere yet, where it may need this memory.
 func (o reducer) collectWhole(at, members int) error {
 	t, d, buf := o.t, o.data, o.data.dst.mem
 	if t.me != at {
@@ -69,7 +69,7 @@ func (o reducer) collectWhole(at, members int) error {
 			return nil
 		}
 		for c := range slices.Chunk(buf, d.size) {
-			if err := o.pairs.swap(at, c, nobody, nil); err != nil {
+			if err := o.pairs.swap(at, c, noMember, nil); err != nil {
 				return err
 			}
 			if err := o.collect(); err != nil {
@@ -96,7 +96,7 @@ func (o reducer) collectWhole(at, members int) error {
 				if err := o.pairs.expect(i, d.size); err != nil {
 					return err
 				}
-				if err := o.pairs.swap(nobody, nil, i, into); err != nil {
+				if err := o.pairs.swap(noMember, nil, i, into); err != nil {
 					return err
 				}
 				src = into

@@ -59,10 +59,10 @@ func (o *rails) bruckEqual(blobs []byte, n int) error {
 	return nil
 }
 
-// bruck fills blobs, which begins with this member's own, with those of the members before it, the
-// nearest first (Bruck et al. 1997). In round r a member has the blobs of 2^r members, and sends
-// them, or what is still missing there, to the one 2^r after it. Each blob reaches each member
-// once. size is how many bytes the first k blobs have.
+// bruck fills blobs, which begins with this member's own, with the blobs of the members before it,
+// the nearest first (Bruck et al. 1997). In round r a member has the blobs of 2^r members, and
+// sends them, or the ones still missing there, to the one 2^r after it. Each blob reaches each
+// member once. size is how many bytes the first k blobs have.
 func (o *rails) bruck(blobs []byte, size func(k int) uint64) error {
 	for r := range o.step.t.rails {
 		has := 1 << r
@@ -75,9 +75,9 @@ func (o *rails) bruck(blobs []byte, size func(k int) uint64) error {
 	return nil
 }
 
-// gatherUp collects blocks along a binomial tree whose root is 0 when members are counted down from
-// root: so each sends along a rail. A member's block is followed by those of the members before it.
-// all has room for them on every member.
+// gatherUp collects blocks along a binomial tree with root 0 when members are counted down from
+// root: so each sends along a rail. A member's block is followed by the blocks of the members
+// before it. all has room for them on every member.
 func (o *rails) gatherUp(all, mine []byte) error {
 	t, n := o.step.t, len(mine)
 	v, low := t.mirrored(o.step.root)

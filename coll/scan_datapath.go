@@ -39,7 +39,7 @@ func (o reducer) prefix(exclusive bool) error {
 	return nil
 }
 
-// chain receives what the members before this one have, puts its own behind it, and passes it on.
+// chain receives the data of the members before this one, puts its own behind it, and passes it on.
 func (o reducer) chain(c []byte) error {
 	t := o.t
 	if t.me > 0 {
@@ -65,7 +65,7 @@ func (o reducer) chainBefore(c []byte) error {
 	}
 	b = b[:len(c)]
 	if t.me < t.n-1 {
-		next := t.desk()[:len(c)]
+		next := t.scratch()[:len(c)]
 		if err := o.settle(o.ctx); err != nil { // it may still be sent from
 			return err
 		}

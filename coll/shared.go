@@ -8,8 +8,8 @@ import (
 	"github.com/ibconduit/conduit/internal/fabric"
 )
 
-// shared is what all teams of a rank share: the job, how slots are laid out, and lanes. Who has the
-// turn uses these, for a post or while the network completes what was posted: that ends whatever
+// shared is what all teams of a rank share: the job, how slots are laid out, and lanes. The holder
+// of the turn uses these, for a post or while the network completes posts: that ends whatever
 // other ranks do, so no turn waits for another rank's program.
 type shared struct {
 	env     env.Env
@@ -23,8 +23,8 @@ type shared struct {
 	lanes   env.Lanes
 }
 
-// near is the slot at an offset in the segment of a rank whose memory loads and stores reach; nil:
-// it takes a lane.
+// near is the slot at an offset in the segment of a rank with memory that loads and stores reach;
+// nil: it takes a lane.
 func (m *shared) near(rank int, off uint64) []byte {
 	if rank == m.env.Rank() {
 		return nil
@@ -60,8 +60,8 @@ func (m *shared) flush(ctx context.Context) error {
 			if err == nil {
 				break
 			}
-			// A death ends what was on its way to that rank, perhaps of another team. It is said
-			// once; what went elsewhere may still be on its way.
+			// A death ends the writes on their way to that rank, perhaps of another team. It is said
+			// once; other writes may still be on their way.
 			if down := (*fabric.PeerDownError)(nil); !errors.As(err, &down) {
 				return err
 			}
@@ -70,7 +70,7 @@ func (m *shared) flush(ctx context.Context) error {
 	return nil
 }
 
-// poll makes progress while an operation waits without a lane, if nobody uses the lanes.
+// poll makes progress while an operation waits without a lane, if the lanes are free.
 func (m *shared) poll() error {
 	if !m.turns.try() {
 		return nil

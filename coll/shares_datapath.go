@@ -35,11 +35,11 @@ func (o reducer) reducePiece(v view, c []byte, root int) error {
 		from, to := d.share(len(c), i%v.m, v.m)
 		return c[from:to]
 	}
-	mine, desk := of(v.me), t.desk()
-	first := desk[len(desk)/2:][:len(mine)] // of the ranks before this one
+	mine, scratch := of(v.me), t.scratch()
+	first := scratch[len(scratch)/2:][:len(mine)] // of the ranks before this one
 	acc := mine
 	if root >= 0 {
-		acc = desk[:len(mine)]
+		acc = scratch[:len(mine)]
 		copy(acc, mine)
 	}
 	for k := 1; k < v.m; k++ {
@@ -110,7 +110,7 @@ func (o reducer) sharesTo(v view, root int, c, mine []byte) error {
 		if err := o.pairs.sendTo(root, mine); err != nil {
 			return err
 		}
-		return o.settle(o.ctx) // the desk is used again
+		return o.settle(o.ctx) // the scratch is used again
 	}
 	for i := range v.m {
 		from, to := d.share(len(c), i, v.m)
@@ -127,7 +127,7 @@ func (o reducer) sharesTo(v view, root int, c, mine []byte) error {
 		if i == v.me {
 			continue
 		}
-		if err := o.pairs.swap(nobody, nil, v.at(i), c[from:to]); err != nil {
+		if err := o.pairs.swap(noMember, nil, v.at(i), c[from:to]); err != nil {
 			return err
 		}
 	}

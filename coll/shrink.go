@@ -6,8 +6,8 @@ import (
 )
 
 // Shrink returns a team of the members that live, in the order of this one, which ends. All live
-// members call it; whoever calls it breaks the team, so that the others' operations end and they
-// do too. It blocks until they have agreed on who is dead, which needs all that are not, and takes
+// members call it; the first call breaks the team, so that the others' operations end and they
+// do too. It blocks until they have agreed on the dead, which needs all the others, and takes
 // a bounded time after the last of them has called it and the last death was found. Members that
 // die meanwhile may be in the new team: then that is broken. After an error it can be called
 // again, or the team left.
@@ -25,7 +25,7 @@ func (t *Team) Shrink(ctx context.Context) (*Team, error) {
 	if t.health.known() == nil {
 		t.health.broken.CompareAndSwap(nil, &BrokenError{Slot: t.slot, Reason: Shrunk, Rank: t.Member(t.me), Op: KindShrink})
 	}
-	t.health.tell()
+	t.health.announce()
 	turn := t.turns.join()
 	if err := turn.wait(ctx); err != nil {
 		return nil, fmt.Errorf("coll: %v: %w", KindShrink, err)
@@ -59,7 +59,7 @@ func (t *Team) Shrink(ctx context.Context) (*Team, error) {
 
 // giveUp leaves a broken team for good. The others' Shrink does without this rank.
 func (t *Team) giveUp(ctx context.Context) error {
-	t.health.tell()
+	t.health.announce()
 	if err := t.shared.flush(ctx); err != nil {
 		return err
 	}

@@ -12,14 +12,14 @@ type slot struct {
 	left       *Team // was given up here, and others may still send; nil else
 }
 
-// slots are those of one rank.
+// slots are the slots of one rank.
 type slots struct {
 	shared *shared
 	mu     sync.Mutex
 	all    []slot
 }
 
-// offer is the slots of this rank, as Split tells the others.
+// offer is the slots of this rank, as Split sends it to the others.
 func (m *slots) offer() []slot {
 	m.mu.Lock()
 	defer m.mu.Unlock()

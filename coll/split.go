@@ -15,7 +15,7 @@ import (
 const Undefined = math.MinInt
 
 // Split makes a team of the members that give the same color, ordered by key, and by rank in this
-// team where keys are equal, as MPI_Comm_split does. It returns nil to those whose color is
+// team where keys are equal, as MPI_Comm_split does. It returns nil where the color is
 // Undefined. Every member calls it. Without a slot that is free on all members of a color no team
 // is made, every member gets the same *NoSlotError, and this team goes on.
 func (t *Team) Split(ctx context.Context, color, key int) (made *Team, err error) {
@@ -98,13 +98,13 @@ func (t *Team) decline(ctx context.Context, p *part, cause error) {
 	made := t.join(p)
 	made.parent, made.health.absent = t, make(map[int]bool)
 	made.health.fail(KindSplit, 0, cause)
-	// What fails is the network, or this rank was killed: nobody can be told.
+	// What fails is the network, or this rank was killed: no member can be reached.
 	_ = made.giveUp(context.WithoutCancel(ctx))
 }
 
-// sift finds out who never had a team that this rank declined, and so will not say that it is done
-// with it: a Split may fail at members before they know the new team. Those that are done with the
-// team that was split have the new one, or will never have it.
+// sift finds the members that never had a team that this rank declined, and so do not say that they
+// are done with it: a Split may fail at members before they know the new team. Those that are done
+// with the team that was split have the new one, or will never have it.
 func (m *slots) sift(ctx context.Context) error {
 	var declined []*Team
 	var unheard [][]int
@@ -119,7 +119,7 @@ func (m *slots) sift(ctx context.Context) error {
 		for _, rank := range unheard[i] {
 			var b [8]byte
 			err := t.shared.get(ctx, rank, t.off+reservedWord, b[:])
-			if err := t.health.blame(rank, err); err != nil {
+			if err := t.health.reportDeath(rank, err); err != nil {
 				return err
 			}
 			if err == nil && binary.NativeEndian.Uint64(b[:]) != uint64(t.generation) {
@@ -178,11 +178,12 @@ func encodeMember(color, key int, slots []slot) []byte {
 	return b
 }
 
-// decodeMembers returns the groups in the order of their colors, without those who are in none.
+// decodeMembers returns the groups in the order of their colors, without members that are in none.
 func decodeMembers(b []byte, n, slots int) [][]member {
 	var all []member
 	for i := range n {
-		x := member{color: int(int64(binary.LittleEndian.Uint64(b))), key: int(int64(binary.LittleEndian.Uint64(b[8:]))), rank: i}
+		x := member{color: int(int64(binary.LittleEndian.Uint64(b))), key: int(int64(binary.LittleEndian.Uint64(b[8:]))),
+			rank: i}
 		b = b[16:]
 		if x.color != Undefined {
 			for s := range slots {
@@ -208,7 +209,7 @@ func decodeMembers(b []byte, n, slots int) [][]member {
 
 // Free gives the team's slot back. Every member calls it, and it waits for all, as a barrier does.
 // The team cannot be used afterwards. A broken team is not freed: Shrink it, or Leave it. Where a
-// member breaks the team within Free it may have ended on others; those who get an error call
+// member breaks the team within Free it may have ended on others; members that get an error call
 // Leave then, and this slot is lost to them.
 func (t *Team) Free(ctx context.Context) error {
 	if t == t.teams.all {
@@ -216,7 +217,7 @@ func (t *Team) Free(ctx context.Context) error {
 	}
 	return t.run(ctx, &call{kind: KindFree, do: func(o *op) error {
 		// What a member has not waited for, acknowledgements, has arrived before it enters the
-		// barrier; and behind the barrier every member has what was sent to it there.
+		// barrier; and behind the barrier every member has its messages of it.
 		if err := t.shared.flush(o.ctx); err != nil {
 			return err
 		}
@@ -228,7 +229,7 @@ func (t *Team) Free(ctx context.Context) error {
 	}})
 }
 
-// Leave gives a broken team up for this rank, which waits for nobody: the others' Shrink does
+// Leave gives a broken team up for this rank, which waits for no member: the others' Shrink does
 // without it. The slot is free again when each of the others has called Shrink or Leave.
 func (t *Team) Leave(ctx context.Context) error {
 	if err := t.teams.gate.admit("leave"); err != nil {

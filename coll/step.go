@@ -9,7 +9,7 @@ import (
 	"github.com/ibconduit/conduit/internal/fabric"
 )
 
-// call is an operation that was asked for.
+// call is an operation that was begun.
 type call struct {
 	kind  Kind
 	root  int
@@ -23,7 +23,7 @@ type call struct {
 // step is what an operation is, how it waits, and how it finds that members do different things.
 type step struct {
 	call
-	t       *roster
+	t       *membership
 	health  *health
 	ctx     context.Context
 	number  uint64
@@ -41,7 +41,7 @@ type flight struct {
 	h    fabric.Handle
 }
 
-// forget lets go of what is the caller's.
+// forget lets go of the caller's memory.
 func (o *step) forget() { o.ctx, o.lanes, o.buf, o.data = nil, nil, nil, nil }
 
 // wait waits until a word of the slot is another than it was.
@@ -117,12 +117,12 @@ func (o *step) await(ctx context.Context, f flight) error {
 	return err
 }
 
-// numberBits are those of an operation's number in a message. A member is ahead of another by at
+// numberBits are the bits of an operation's number in a message. A member is ahead of another by at
 // most depth operations for each rail, hence far less.
 const numberBits = 1<<12 - 1
 
-// signature is what the words of an operation's messages have in common, in 32 bits: the kind (4
-// bits), the number's low bits (12), and a hash (16) of number, root and name.
+// signature is the part that the words of an operation's messages have in common, in 32 bits: the
+// kind (4 bits), the number's low bits (12), and a hash (16) of number, root and name.
 func signature(k Kind, number uint64, root int, name string) uint64 {
 	const (
 		prime  = 1099511628211        // FNV-1a, 64 bits
@@ -144,7 +144,7 @@ func (o *step) check(rail int, w uint64) error {
 	return o.mismatch(o.t.before(rail), Kind(w>>28&15))
 }
 
-// putWith puts data into a rank's segment, and then a word, which tells that it is there. Both go
+// putWith puts data into a rank's segment, and then a word, which says that it is there. Both go
 // through the lanes that all teams share, whatever the operation waits with: a flush of these ends
 // all that a team has sent.
 func (o *step) putWith(rank int, at uint64, data []byte, wordAt, w uint64) error {

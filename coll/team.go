@@ -14,16 +14,16 @@ import (
 // own. Methods may be called from any goroutine; operations run one after the other, in the order
 // in which they were called. The members must call the same ones in the same order.
 type Team struct {
-	roster
+	membership
 	teams  *Teams
 	health health
 
-	// The rest belongs to who has the turn.
+	// The rest belongs to the holder of the turn.
 	turns  turns
 	op     op     // that runs
 	number uint64 // of operations begun
 
-	// The rest belongs to who has slots.mu.
+	// The rest belongs to the holder of slots.mu.
 	parent *Team // that was split, of a team which this rank declined; nil else
 	over   bool  // no other member is in an operation of this team any more
 }
@@ -54,13 +54,14 @@ func (t *Team) run(ctx context.Context, c *call) error {
 	}
 	defer t.teams.gate.leave()
 	if err := t.turns.lock(ctx); err != nil {
-		return fmt.Errorf("coll: %v did not begin: waiting for an earlier operation of the team in slot %d: %w", c.kind, t.slot, err)
+		return fmt.Errorf("coll: %v did not begin: waiting for an earlier operation of the team in slot %d: %w", c.kind,
+			t.slot, err)
 	}
 	defer t.turns.unlock()
 	return t.perform(ctx, c)
 }
 
-// perform does an operation whose turn it is.
+// perform does an operation when its turn has come.
 func (t *Team) perform(ctx context.Context, c *call) error {
 	if err := t.health.usable(); err != nil {
 		return fmt.Errorf("coll: %v: %w", c.kind, err)
@@ -68,12 +69,13 @@ func (t *Team) perform(ctx context.Context, c *call) error {
 	racesync.Release()
 	t.number++
 	o := &t.op
-	o.call, o.ctx, o.number, o.mute, o.verdict, o.since, o.knocked = *c, ctx, t.number, false, nil, 0, false
+	o.call, o.ctx, o.number, o.mute, o.verdict, o.since, o.notified = *c, ctx, t.number, false, nil, 0, false
 	o.sign = signature(c.kind, o.number, c.root, c.name)
-	atomic.StoreUint64(word(t.mem, whereWord), whereabouts(t.generation, c.kind, o.number))
+	atomic.StoreUint64(word(t.mem, whereWord), position(t.generation, c.kind, o.number))
 	var ended func()
 	if watch := t.teams.watch; watch != nil {
-		ended = watch(Operation{Kind: c.kind, Root: c.root, Me: t.me, Size: t.n, First: t.Member(0), Slot: t.slot, Generation: t.generation, Number: t.number})
+		ended = watch(Operation{Kind: c.kind, Root: c.root, Me: t.me, Size: t.n, First: t.Member(0), Slot: t.slot,
+			Generation: t.generation, Number: t.number})
 	}
 	err := c.do(o)
 	if err == nil && len(o.flights) > 0 {
@@ -81,9 +83,9 @@ func (t *Team) perform(ctx context.Context, c *call) error {
 	}
 	racesync.Acquire()
 	if err == nil {
-		if o.knocked {
+		if o.notified {
 			o.ctx = context.Background() // what is not taken back counts when numbers come round
-			_ = o.knock(0)               // what fails goes to a rank that is down
+			_ = o.notify(0)              // what fails goes to a rank that is down
 		}
 		o.forget()
 		if ended != nil {
@@ -99,7 +101,7 @@ func (t *Team) perform(ctx context.Context, c *call) error {
 	if broken.Reason == Abandoned && broken.Rank == t.Member(t.me) {
 		err = fmt.Errorf("%w%s", err, awaited(ctx, o))
 	}
-	// What is on its way ends by itself: the network's tries are finite.
+	// Writes on their way end by themselves: the network's tries are finite.
 	_ = o.land(context.WithoutCancel(ctx))
 	o.forget()
 	return err
@@ -112,9 +114,9 @@ func (t *Team) end(how string, then func(*slot)) {
 	t.teams.slots.change(t.slot, then)
 }
 
-// On is what an operation on data goes to: a [*Team], or [Through], with whose lanes it waits.
-// Those of an operation that was started (StartReduce and its kind) are the operation's until it is
-// done.
+// On is what an operation on data goes to: a [*Team], or [Through], with lanes that it waits with.
+// The lanes of an operation that was started (StartReduce and its kind) are the operation's until
+// it is done.
 type On interface {
 	on() (*Team, env.Lanes)
 }

@@ -29,9 +29,11 @@ func Open(e env.Env, cfg Config) (*Teams, error) {
 		return nil, err
 	}
 	m := &Teams{learned: cfg.Learned, watch: cfg.Watch}
-	m.shared = shared{env: e, size: e.Size(), shape: s, region: e.Region(Region), budget: e.Budget(), copyMax: e.CopyMax(), crowded: e.Crowded()}
+	m.shared = shared{env: e, size: e.Size(), shape: s, region: e.Region(Region), budget: e.Budget(),
+		copyMax: e.CopyMax(), crowded: e.Crowded()}
 	if has, want := len(m.shared.region.Bytes), uint64(s.slots)*s.slot; uint64(has) < want {
-		return nil, fmt.Errorf("coll: region %q has %d bytes, %d are needed: lay out what Spec returns for the same Config", Region, has, want)
+		return nil, fmt.Errorf("coll: region %q has %d bytes, %d are needed: lay out what Spec returns for the same "+
+			"Config", Region, has, want)
 	}
 	if m.shared.lanes, err = e.NewLanes(); err != nil {
 		return nil, fmt.Errorf("coll: lanes for collective operations: %w", err)
@@ -82,11 +84,12 @@ func (m *Teams) newTeam(slot int, generation uint32, members []int32, me int) *T
 	}
 	base := uint64(slot) * s.shape.slot
 	t := &Team{teams: m}
-	t.roster = roster{shared: s, slot: slot, generation: generation, members: members, me: me, n: n, rails: railsOf(n),
-		off: s.region.Off + base, mem: s.region.Bytes[base : base+s.shape.slot]}
-	t.health.team, t.health.shared, t.health.open = &t.roster, s, &m.open
+	t.membership = membership{shared: s, slot: slot, generation: generation, members: members, me: me, n: n,
+		rails: railsOf(n),
+		off:   s.region.Off + base, mem: s.region.Bytes[base : base+s.shape.slot]}
+	t.health.team, t.health.shared, t.health.open = &t.membership, s, &m.open
 	t.turns.host = s.env.Host()
-	t.op.init(&t.roster, &t.health)
+	t.op.init(&t.membership, &t.health)
 	m.open.add(&t.health)
 	for i := range n { // those that died before
 		if err := s.env.Down(t.Member(i)); err != nil {

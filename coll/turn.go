@@ -9,9 +9,9 @@ import (
 	"github.com/ibconduit/conduit/am"
 )
 
-// turns is a lock that goes to who came first. Waiting for it parks the goroutine through the host,
-// as a simulation needs it. Where nobody waits it costs one atomic operation to take, and one to
-// give back.
+// turns is a lock that goes to the first that waits. Waiting for it parks the goroutine through the
+// host, as a simulation needs it. Where none waits it costs one atomic operation to take, and one
+// to give back.
 type turns struct {
 	host    am.Host
 	state   atomic.Uint32
@@ -19,7 +19,7 @@ type turns struct {
 	waiting []*turn
 }
 
-// States of turns. Only who has mu makes it contended, or frees it then.
+// States of turns. Only the holder of mu makes it contended, or frees it then.
 const (
 	free      = iota
 	held      // and nobody has waited

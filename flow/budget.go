@@ -21,7 +21,7 @@ type Budget struct {
 // ledger is the accounts of a Budget: where the bytes are, and which claims wait. Its methods are
 // called under the budget's lock.
 type ledger struct {
-	cfg BudgetConfig // does not change
+	cfg budgetConfig // does not change
 
 	limit       int64 // M_C
 	bulk        pool  // of all claims
@@ -30,12 +30,12 @@ type ledger struct {
 	unscheduled pool  // of payloads that came unasked
 
 	queue   queue.List[claim] // for bulk: the one order of all claims
-	smalls  queue.List[claim] // those of the queue that may use small
+	smalls  queue.List[claim] // the claims of the queue that may use small
 	nested  queue.List[claim] // for the reserve; not in queue
 	placing queue.List[claim] // granted, and waiting for a place in a region, in the order of asking
 	holders queue.List[claim] // those granted, the oldest first
 	offers  offers
-	due     []*Offer // whose grant is to be reported when the lock is free
+	due     []*Offer // granted, to be reported when the lock is free
 	plain   plain    // what Acquire took
 	unasked map[int]*unasked
 	posted  uint64 // claims
@@ -60,8 +60,8 @@ type plain struct {
 }
 
 // NewBudget makes a budget, or says with figures why its configuration makes no sense.
-func NewBudget(cfg BudgetConfig) (*Budget, error) {
-	cfg, err := cfg.withDefaults()
+func NewBudget(c BudgetConfig, s Surroundings) (*Budget, error) {
+	cfg, err := budgetConfig{c, s}.withDefaults()
 	if err != nil {
 		return nil, err
 	}
@@ -82,10 +82,10 @@ func NewBudget(cfg BudgetConfig) (*Budget, error) {
 // Largest is the most bytes that one set, payload or Acquire may have. It does not change.
 func (b *Budget) Largest() int64 { return b.cfg.largest() }
 
-func (c *BudgetConfig) largest() int64 { return c.floor() - c.Small - c.Unscheduled }
+func (c *budgetConfig) largest() int64 { return c.floor() - c.Small - c.Unscheduled }
 
 // floor is the least that the limit is.
-func (c *BudgetConfig) floor() int64 {
+func (c *budgetConfig) floor() int64 {
 	if c.Adapt != nil {
 		return c.Adapt.Floor
 	}
@@ -229,33 +229,33 @@ func (b *Budget) unlock() {
 //	Bulk + Small + Unscheduled = held of the limit
 //	Acquired + Leased + Offered = Bulk + Small + Reserve
 type BudgetStats struct {
-	Limit       int64 // M_C, in bytes
+	Limit       int64 `metric:"memory_limit_bytes The budget of transient memory, M_C."`
 	Bulk        int64 // held by claims, in bytes
 	Small       int64 // held by small claims that passed the queue
-	Unscheduled int64 // held by payloads that came unasked
-	Reserve     int64 // held beyond the limit by owners that hold and wait
-	Peak        int64 // the most that Bulk, Small and Unscheduled were together
+	Unscheduled int64 `metric:"memory_held_bytes{by=unasked} Bytes of the budget that are held, those of the reserve too."`
+	Reserve     int64 `metric:"memory_reserve_held_bytes Bytes held beyond the limit by owners that hold and wait."`
+	Peak        int64 `metric:"memory_peak_bytes The most bytes of the limit that were held at once."`
 	PeakReserve int64
 
 	Messages int // fetches and payloads that hold bytes, if there is a limit of them
 
-	Acquired int64 // of Acquire, in bytes
-	Leased   int64 // of fetch sets
-	Offered  int64 // of granted payloads
+	Acquired int64 `metric:"memory_held_bytes{by=acquire}"`
+	Leased   int64 `metric:"memory_held_bytes{by=sets}"`
+	Offered  int64 `metric:"memory_held_bytes{by=payloads}"` // of granted ones
 
-	Waiting      int           // claims that wait now: for bytes, the reserve, or a place in a region
-	WaitingBytes int64         // of those in the queue, without those of offers
-	HeadAge      time.Duration // for how long the first of them has waited
+	Waiting      int           `metric:"memory_waiting Claims that wait for bytes, the reserve, or a place in a region."`
+	WaitingBytes int64         `metric:"memory_waiting_bytes Bytes that fetch sets wait for."`
+	HeadAge      time.Duration `metric:"memory_head_age_seconds For how long the first claim has waited."`
 
-	Granted     uint64 // claims
-	Queued      uint64 // of those, had to wait
-	Passed      uint64 // small claims that were granted while larger ones waited
-	Cancelled   uint64 // claims that ended before they were granted
-	HeldAndWait uint64 // waits refused as ErrHoldAndWait
-	FromReserve uint64 // claims that the reserve served
-	TooLarge    uint64 // claims that were refused
-	Increases   uint64 // of the limit by Observe
-	Decreases   uint64
+	Granted     uint64 `metric:"memory_claims_total Claims that were granted."`
+	Queued      uint64 `metric:"memory_queued_total Claims that had to wait."`
+	Passed      uint64 `metric:"memory_passed_total Small claims that were granted while larger ones waited."`
+	Cancelled   uint64 `metric:"memory_cancelled_total Claims that ended before they were granted."`
+	HeldAndWait uint64 `metric:"memory_hold_and_wait_total Waits that were refused as their owner held memory."`
+	FromReserve uint64 `metric:"memory_from_reserve_total Claims that the reserve served."`
+	TooLarge    uint64 `metric:"memory_too_large_total Claims that were refused as larger than the budget ever is."`
+	Increases   uint64 `metric:"memory_increases_total Times that the limit was raised."`
+	Decreases   uint64 `metric:"memory_decreases_total Times that the limit was lowered."`
 }
 
 // Stats is a consistent view.

@@ -81,7 +81,7 @@ type Decision struct {
 	Cause    Cause
 	Stalled  float64 // share of the time since the reading before; -1: not known
 	Faults   float64 // major faults a second since then; -1: not known
-	Ceiling  int64   // what the memory leaves; MaxInt64: not known
+	Ceiling  int64   // as much as the memory leaves; MaxInt64: not known
 	Held     int64   // at the time
 	Peak     int64   // since the reading before
 	Pinned   int64
@@ -109,54 +109,6 @@ func (d Decision) String() string {
 
 // maxDecisions is how many of the last are kept.
 const maxDecisions = 256
-
-// Interval is how often Observe is to be called; 0: the budget does not adapt.
-func (b *Budget) Interval() time.Duration {
-	if b.control == nil {
-		return 0
-	}
-	return b.cfg.Adapt.Interval
-}
-
-// Observe changes the limit by what probes read just now, if Adapt was given. changed is false when
-// it stays.
-func (b *Budget) Observe(r Reading) (d Decision, changed bool) {
-	if b.control == nil {
-		return d, false
-	}
-	b.mu.Lock()
-	held := b.bulk.held + b.small.held + b.unscheduled.held
-	d = b.control.decide(budgetState{
-		now: b.cfg.Now(), limit: b.limit, held: held, made: held - b.unmade, peak: max(b.recent, held),
-		waited: b.waited || b.queue.Len()+b.nested.Len() > 0,
-	}, r)
-	b.waited, b.recent = false, held
-	changed = d.To != d.From
-	if changed {
-		b.control.record(d)
-		if d.To > d.From {
-			b.stats.Increases++
-		} else {
-			b.stats.Decreases++
-		}
-		b.setLimitLocked(d.To)
-	}
-	b.unlock()
-	if changed && b.cfg.Decided != nil {
-		b.cfg.Decided(d)
-	}
-	return d, changed
-}
-
-// Decisions are the last changes of the limit, at most 256, the oldest first.
-func (b *Budget) Decisions() []Decision {
-	if b.control == nil {
-		return nil
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return append([]Decision(nil), b.control.log...)
-}
 
 // controller is additive increase, multiplicative decrease of the limit, below a ceiling that the
 // memory itself sets: M - M_A, where M_A is used and not transient, at its peak over a
@@ -188,7 +140,7 @@ type budgetState struct {
 	now    time.Duration
 	limit  int64
 	held   int64
-	made   int64 // memory that there is, of what is held
+	made   int64 // memory that there is, of the bytes held
 	peak   int64 // held since the reading before
 	waited bool  // claims had to
 }

@@ -45,7 +45,7 @@ func newMachine(t *testing.T, a AdaptConfig) *machine {
 	if a.Headroom == 0 {
 		a.Headroom = 24 * mib
 	}
-	m.b = newBudget(t, BudgetConfig{Adapt: &a, Memory: m.reading(), Now: m.clock.read, Small: -1})
+	m.b = newBudget(t, BudgetConfig{Adapt: &a, Now: m.clock.read, Small: -1}, Surroundings{Memory: m.reading()})
 	return m
 }
 
@@ -309,14 +309,14 @@ func TestATotalOfAnotherSourceIsNotCompared(t *testing.T) {
 
 func TestWithoutProbesTheLimitStays(t *testing.T) {
 	c := &clock{}
-	b := newBudget(t, BudgetConfig{Adapt: &AdaptConfig{Ceiling: 100}, Now: c.read, Small: -1})
+	b := newBudget(t, BudgetConfig{Adapt: &AdaptConfig{Ceiling: 100}, Now: c.read, Small: -1}, Surroundings{})
 	for range 50 {
 		c.now += time.Second
 		if d, changed := b.Observe(Reading{MajorFaults: -1}); changed {
 			t.Fatal(d)
 		}
 	}
-	if _, changed := newBudget(t, bulkOnly(10)).Observe(Reading{}); changed {
+	if _, changed := newBudget(t, bulkOnly(10), Surroundings{}).Observe(Reading{}); changed {
 		t.Error("a static limit changed")
 	}
 }

@@ -4,7 +4,7 @@ import "testing"
 
 // What a claim costs where there is memory: the overhead of a program that needs no control.
 func BenchmarkBudget(b *testing.B) {
-	budget := newBudget(b, BudgetConfig{Limit: 1 << 30})
+	budget := newBudget(b, BudgetConfig{Limit: 1 << 30}, Surroundings{})
 	ctx := b.Context()
 	b.Run("Acquire", func(b *testing.B) {
 		b.ReportAllocs()

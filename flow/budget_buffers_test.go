@@ -7,7 +7,7 @@ import (
 
 // The memory of sets and granted payloads is what the limit and the reserve have beside others.
 func TestTheBufferLimitLeavesOutOthers(t *testing.T) {
-	b, err := NewBudget(BudgetConfig{Limit: 1000, Small: -1, Unscheduled: 100, Peers: 1, Reserve: -1})
+	b, err := NewBudget(BudgetConfig{Limit: 1000, Small: -1, Unscheduled: 100, Reserve: -1}, Surroundings{Peers: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,9 +26,6 @@ type BudgetConfig struct {
 	Limit int64
 	// Adapt has Observe change the limit; nil: it changes by SetLimit only.
 	Adapt *AdaptConfig
-	// Memory is the known state of the machine's memory at the start. A static limit above it is
-	// refused; an adaptive one begins with what it leaves. The zero value knows nothing.
-	Memory Reading
 
 	// Messages is how many fetches and payloads may hold bytes at once, but for small ones. The
 	// paper's tokens are these. 0: any number.
@@ -41,8 +38,6 @@ type BudgetConfig struct {
 	// Unscheduled is how many bytes of the limit are for payloads that peers may send unasked, all
 	// peers together; each gets the same part. 0: 1/16 of the floor if there are Peers. -1: none.
 	Unscheduled int64
-	// Peers is how many ranks may send payloads here; 0: none sends unasked.
-	Peers int
 
 	// Reserve is how many bytes beyond the limit serve owners that wait for a set while they hold
 	// another. 0: none, such a wait is an ErrHoldAndWait. -1: as many as the largest set.
@@ -86,9 +81,25 @@ type AdaptConfig struct {
 	Settle time.Duration
 }
 
+// Surroundings are facts about the machine and the job of a budget, which are not chosen. The zero
+// value knows nothing.
+type Surroundings struct {
+	// Memory is the state of the machine's memory at the start. A static limit above it is refused; an
+	// adaptive one begins with what it leaves.
+	Memory Reading
+	// Peers is how many ranks may send payloads here; 0: none sends unasked.
+	Peers int
+}
+
+// budgetConfig is both.
+type budgetConfig struct {
+	BudgetConfig
+	Surroundings
+}
+
 var processStart = time.Now()
 
-func (c BudgetConfig) withDefaults() (BudgetConfig, error) {
+func (c budgetConfig) withDefaults() (budgetConfig, error) {
 	if c.Now == nil {
 		c.Now = func() time.Duration { return time.Since(processStart) }
 	}
@@ -122,7 +133,7 @@ func (c BudgetConfig) withDefaults() (BudgetConfig, error) {
 }
 
 // exceeds is the error of a limit that with the reserve is above the memory.
-func (c *BudgetConfig) exceeds(limit int64) error {
+func (c *budgetConfig) exceeds(limit int64) error {
 	bound, known := c.Memory.smallest()
 	if !known || limit <= bound.Limit-c.Reserve {
 		return nil
@@ -137,7 +148,7 @@ func (c *BudgetConfig) exceeds(limit int64) error {
 }
 
 // setApart fills in the parts of the limit with uses of their own.
-func (c BudgetConfig) setApart(floor int64) (BudgetConfig, error) {
+func (c budgetConfig) setApart(floor int64) (budgetConfig, error) {
 	if c.Small == 0 {
 		c.Small = floor / smallShare
 	}
@@ -230,28 +241,4 @@ func setDefault[T comparable](v *T, d T) {
 	if *v == zero {
 		*v = d
 	}
-}
-
-// twoTexts writes two numbers of bytes, exactly where their texts would hide that they differ.
-func twoTexts(a, b int64) (string, string) {
-	if a != b && bytesText(a) == bytesText(b) {
-		return fmt.Sprintf("%d B", a), fmt.Sprintf("%d B", b)
-	}
-	return bytesText(a), bytesText(b)
-}
-
-// bytesText writes a number of bytes for a reader: exact up to 8 KiB, else with one decimal.
-func bytesText(n int64) string {
-	const units = "KMGTPE"
-	if n < 0 {
-		return "-" + bytesText(-max(n, -math.MaxInt64))
-	}
-	if n < 8<<10 {
-		return fmt.Sprintf("%d B", n)
-	}
-	f, i := float64(n)/1024, 0
-	for f >= 1024 && i < len(units)-1 {
-		f, i = f/1024, i+1
-	}
-	return fmt.Sprintf("%.1f %ciB", f, units[i])
 }

@@ -3,8 +3,11 @@ package flow
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
+
+	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 var (
@@ -12,8 +15,9 @@ var (
 	ErrSetTooLarge = errors.New("flow: more bytes than the budget ever has")
 	// ErrHoldAndWait is matched by a *HoldAndWaitError.
 	ErrHoldAndWait = errors.New("flow: waits for memory and holds some")
-	// ErrBudgetClosed is the error of what waits for memory when its Budget is closed.
-	ErrBudgetClosed = errors.New("flow: the budget is closed")
+	// ErrBudgetClosed is the error of what waits for memory when its Budget is closed. It matches
+	// os.ErrClosed.
+	ErrBudgetClosed error = errtext.Closed("flow: the budget is closed")
 	// ErrWithdrawn is the error of a set that its caller cancelled.
 	ErrWithdrawn = errors.New("flow: the set was cancelled")
 )
@@ -109,3 +113,27 @@ func (e *MemoryStallError) Error() string {
 }
 
 func (e *MemoryStallError) Unwrap() error { return e.Cause }
+
+// twoTexts writes two numbers of bytes, exactly where their texts would hide that they differ.
+func twoTexts(a, b int64) (string, string) {
+	if a != b && bytesText(a) == bytesText(b) {
+		return fmt.Sprintf("%d B", a), fmt.Sprintf("%d B", b)
+	}
+	return bytesText(a), bytesText(b)
+}
+
+// bytesText writes a number of bytes for a reader: exact up to 8 KiB, else with one decimal.
+func bytesText(n int64) string {
+	const units = "KMGTPE"
+	if n < 0 {
+		return "-" + bytesText(-max(n, -math.MaxInt64))
+	}
+	if n < 8<<10 {
+		return fmt.Sprintf("%d B", n)
+	}
+	f, i := float64(n)/1024, 0
+	for f >= 1024 && i < len(units)-1 {
+		f, i = f/1024, i+1
+	}
+	return fmt.Sprintf("%.1f %ciB", f, units[i])
+}

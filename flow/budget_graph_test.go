@@ -222,7 +222,7 @@ func newGraph(seed uint64, faulty bool, reserve int64) (*waitGraph, error) {
 		cfg.Messages = 3 // of a set
 	}
 	var err error
-	if g.b, err = NewBudget(cfg); err != nil {
+	if g.b, err = NewBudget(cfg, Surroundings{}); err != nil {
 		return nil, err
 	}
 	for i := range 2 + g.rng.IntN(6) {

@@ -10,7 +10,7 @@ import (
 // A set that was waited for is over for its waiter: to wait again, or to cancel it, takes nothing
 // from who has the lease.
 func TestALeaseOutlastsASecondWait(t *testing.T) {
-	b := newBudget(t, bulkOnly(100))
+	b := newBudget(t, bulkOnly(100), Surroundings{})
 	o := b.NewOwner("worker", nil)
 	first, ff := post(t, o.NewFetchSet(), 10)
 	second, sf := post(t, o.NewFetchSet(), 20)
@@ -35,7 +35,7 @@ func TestALeaseOutlastsASecondWait(t *testing.T) {
 
 // A set is fetched once, in one piece or in parts.
 func TestASetInPartsIsServedOnce(t *testing.T) {
-	b := newBudget(t, bulkOnly(10))
+	b := newBudget(t, bulkOnly(10), Surroundings{})
 	s := set(b.NewFetchSet(), &at{fake{bytes: 6}}, &at{fake{bytes: 7}})
 	none := func(*Lease) error { return nil }
 	if _, err := s.Submit(t.Context()); !errors.Is(err, ErrSetTooLarge) { // whose error says to use Each
@@ -53,7 +53,7 @@ func TestASetInPartsIsServedOnce(t *testing.T) {
 }
 
 func TestALimitAboveTheMemoryIsRefused(t *testing.T) {
-	b := newBudget(t, BudgetConfig{Limit: 100, Reserve: 50, Small: -1, Memory: Reading{Bounds: []MemoryBound{{"memory.max of /job", 1000, 10}}}})
+	b := newBudget(t, BudgetConfig{Limit: 100, Reserve: 50, Small: -1}, Surroundings{Memory: Reading{Bounds: []MemoryBound{{"memory.max of /job", 1000, 10}}}})
 	if err := b.SetLimit(950); err != nil {
 		t.Error(err)
 	}
@@ -67,7 +67,7 @@ func TestALimitAboveTheMemoryIsRefused(t *testing.T) {
 
 // An owner of another rank's budget has a lock and accounts of its own.
 func TestALeaseStaysInItsBudget(t *testing.T) {
-	b, other := newBudget(t, bulkOnly(100)), newBudget(t, bulkOnly(100))
+	b, other := newBudget(t, bulkOnly(100), Surroundings{}), newBudget(t, bulkOnly(100), Surroundings{})
 	p, fakes := post(t, b.NewOwner("here", nil).NewFetchSet(), 10)
 	l := fetched(t, p, fakes)
 	func() {
@@ -98,7 +98,7 @@ func TestWhatIsPlacedIsHeld(t *testing.T) {
 		return p
 	}
 	for _, reserve := range []int64{0, 30} {
-		b := newBudget(t, BudgetConfig{Limit: 100, Small: 10, SmallMax: 10, Messages: 4, Reserve: reserve})
+		b := newBudget(t, BudgetConfig{Limit: 100, Small: 10, SmallMax: 10, Messages: 4, Reserve: reserve}, Surroundings{})
 		o := b.NewOwner("worker", nil)
 		posted, second, first := placed(o, 20), placed(o, 5), placed(o, 30)
 		small, err := second.Test()

@@ -1,7 +1,6 @@
 package flow
 
 import (
-	"container/heap"
 	"fmt"
 	"math"
 
@@ -104,9 +103,9 @@ func (o *Offer) report() {
 type offers struct {
 	places  queue.List[claim] // as many as offers wait, in the order of the queue
 	ranks   map[int]*source
-	ready   sources // those with waiting offers
-	virtual int64   // where the rank was that was served last
-	order   uint64  // of arrival
+	ready   queue.Heap[*source] // those with waiting offers, the next one first
+	virtual int64               // where the rank was that was served last
+	order   uint64              // of arrival
 }
 
 type source struct {
@@ -114,15 +113,23 @@ type source struct {
 	waiting queue.List[Offer]
 	start   int64 // its clock
 	order   uint64
-	at      int // in ready; -1: not
+	at      int // in ready
 }
+
+// Before is the order in which ranks are served.
+func (r *source) Before(o *source) bool {
+	return r.start < o.start || r.start == o.start && r.order < o.order
+}
+
+// Place is where ready notes it.
+func (r *source) Place() *int { return &r.at }
 
 func (s *offers) init() { s.ranks = map[int]*source{} }
 
 func (s *offers) source(rank int) *source {
 	r := s.ranks[rank]
 	if r == nil {
-		r = &source{rank: rank, start: s.virtual, at: -1}
+		r = &source{rank: rank, start: s.virtual}
 		s.ranks[rank] = r
 	}
 	return r
@@ -136,19 +143,20 @@ func (s *offers) charge(o *Offer) {
 	if s.virtual > math.MaxInt64/4 || r.start > math.MaxInt64/2 { // after exabytes: all begin anew
 		s.virtual = 0
 		for _, r := range s.ranks {
-			r.start = 0
+			if r.start = 0; r.at > 0 {
+				s.ready.Fix(r)
+			}
 		}
-		heap.Init(&s.ready)
 	}
 }
 
 func (s *offers) add(b *ledger, o *Offer) {
 	r := o.source
 	r.waiting.Add(&o.link, o)
-	if r.at < 0 {
+	if r.at == 0 {
 		s.order++
 		r.start, r.order = max(r.start, s.virtual), s.order
-		heap.Push(&s.ready, r)
+		s.ready.Add(r)
 	}
 	place := &claim{place: true}
 	b.queue.Add(&place.turn, place)
@@ -164,8 +172,8 @@ func (s *offers) serve(b *ledger) bool {
 	}
 	s.take(o, s.places.First())
 	s.charge(o)
-	if o.source.at >= 0 {
-		heap.Fix(&s.ready, o.source.at)
+	if o.source.at > 0 {
+		s.ready.Fix(o.source)
 	}
 	b.grantLocked(&o.claim, &b.bulk)
 	b.due = append(b.due, o)
@@ -174,10 +182,10 @@ func (s *offers) serve(b *ledger) bool {
 
 // first is the next offer to be served.
 func (s *offers) first() *Offer {
-	if len(s.ready) == 0 {
+	if s.ready.Len() == 0 {
 		return nil
 	}
-	return s.ready[0].waiting.First()
+	return s.ready.First().waiting.First()
 }
 
 // take has an offer wait no more, and gives up a place.
@@ -187,7 +195,7 @@ func (s *offers) take(o *Offer, place *claim) {
 	place.turn.Leave()
 	place.short.Leave()
 	if r.waiting.Len() == 0 {
-		heap.Remove(&s.ready, r.at)
+		s.ready.Remove(r)
 	}
 }
 
@@ -216,33 +224,6 @@ func (s *offers) drop(b *ledger, err error) {
 		}
 		s.down(b, rank)
 	}
-}
-
-// sources is a heap of ranks, the one that is next first.
-type sources []*source
-
-func (h sources) Len() int { return len(h) }
-func (h sources) Less(i, j int) bool {
-	if h[i].start != h[j].start {
-		return h[i].start < h[j].start
-	}
-	return h[i].order < h[j].order
-}
-func (h sources) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].at, h[j].at = i, j
-}
-func (h *sources) Push(x any) {
-	r := x.(*source)
-	r.at = len(*h)
-	*h = append(*h, r)
-}
-func (h *sources) Pop() any {
-	last := len(*h) - 1
-	r := (*h)[last]
-	*h = (*h)[:last]
-	r.at = -1
-	return r
 }
 
 // unasked is the account of the payloads that one peer sent without asking.

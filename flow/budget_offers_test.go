@@ -25,7 +25,7 @@ func ranksOf(offers []*Offer) (ranks []int) {
 }
 
 func TestOffersOfRanksTakeTurns(t *testing.T) {
-	b := newBudget(t, bulkOnly(10))
+	b := newBudget(t, bulkOnly(10), Surroundings{})
 	var granted []*Offer
 	for range 3 {
 		offered(t, b, 1, 10, &granted)
@@ -48,7 +48,7 @@ func TestOffersOfRanksTakeTurns(t *testing.T) {
 
 // Three ranks always have offers, of very different sizes: in bytes they get the same.
 func TestBytesAreSharedWhateverTheSizes(t *testing.T) {
-	b := newBudget(t, bulkOnly(64))
+	b := newBudget(t, bulkOnly(64), Surroundings{})
 	sizes := []int64{1, 8, 64}
 	var granted []*Offer
 	for rank, n := range sizes {
@@ -77,7 +77,7 @@ func TestBytesAreSharedWhateverTheSizes(t *testing.T) {
 }
 
 func TestAnIdleRankSavesNothingUp(t *testing.T) {
-	b := newBudget(t, bulkOnly(10))
+	b := newBudget(t, bulkOnly(10), Surroundings{})
 	var granted []*Offer
 	for range 50 {
 		offered(t, b, 1, 10, &granted)
@@ -103,7 +103,7 @@ func TestAnIdleRankSavesNothingUp(t *testing.T) {
 }
 
 func TestOffersAndSetsHaveOneOrder(t *testing.T) {
-	b := newBudget(t, bulkOnly(10))
+	b := newBudget(t, bulkOnly(10), Surroundings{})
 	if err := b.Acquire(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestOffersAndSetsHaveOneOrder(t *testing.T) {
 }
 
 func TestASmallOfferPasses(t *testing.T) {
-	b := newBudget(t, BudgetConfig{Limit: 110, Small: 10, SmallMax: 5})
+	b := newBudget(t, BudgetConfig{Limit: 110, Small: 10, SmallMax: 5}, Surroundings{})
 	var granted []*Offer
 	first := offered(t, b, 1, 100, &granted)
 	waits := offered(t, b, 2, 100, &granted)
@@ -148,7 +148,7 @@ func TestASmallOfferPasses(t *testing.T) {
 }
 
 func TestAWithdrawnOfferIsNotGranted(t *testing.T) {
-	b := newBudget(t, bulkOnly(10))
+	b := newBudget(t, bulkOnly(10), Surroundings{})
 	var granted []*Offer
 	first := offered(t, b, 1, 10, &granted)
 	second := offered(t, b, 1, 10, &granted)
@@ -167,7 +167,7 @@ func TestAWithdrawnOfferIsNotGranted(t *testing.T) {
 }
 
 func TestAnOfferTooLargeIsRefused(t *testing.T) {
-	b := newBudget(t, bulkOnly(10))
+	b := newBudget(t, bulkOnly(10), Surroundings{})
 	_, err := b.Offer(1, 11, nil)
 	var e *SetTooLargeError
 	if !errors.As(err, &e) || e.Need != 11 || e.Limit != 10 {
@@ -180,7 +180,7 @@ func TestAnOfferTooLargeIsRefused(t *testing.T) {
 
 // A grant that is given back within the report of another is served, too.
 func TestAGrantMayBeGivenBackAtOnce(t *testing.T) {
-	b := newBudget(t, bulkOnly(10))
+	b := newBudget(t, bulkOnly(10), Surroundings{})
 	n := 0
 	var first []*Offer
 	offered(t, b, 1, 10, &first)
@@ -199,7 +199,7 @@ func TestAGrantMayBeGivenBackAtOnce(t *testing.T) {
 // for as long as anything waits.
 func TestIncastSharesTheMemory(t *testing.T) {
 	const ranks, rounds = 8, 2000
-	b := newBudget(t, bulkOnly(200))
+	b := newBudget(t, bulkOnly(200), Surroundings{})
 	rng := rand.New(rand.NewPCG(*seed, 8))
 	var flying []*Offer
 	var bytes [ranks]int64
@@ -239,7 +239,7 @@ func TestIncastSharesTheMemory(t *testing.T) {
 }
 
 func TestUnaskedPayloadsStayInTheAllowance(t *testing.T) {
-	b := newBudget(t, BudgetConfig{Limit: 1000, Small: -1, Peers: 4, Unscheduled: 400})
+	b := newBudget(t, BudgetConfig{Limit: 1000, Small: -1, Unscheduled: 400}, Surroundings{Peers: 4})
 	s := NewUnaskedSender(b.Allowance())
 	if b.Allowance() != 100 || !s.Take(60) || s.Take(41) || !s.Take(40) || s.Take(1) || s.Take(-1) {
 		t.Fatal("an allowance of 100 bytes is not kept")

@@ -57,6 +57,16 @@ func (o *Owner) before(c *claim, later bool) (bytes, reserved int64) {
 	return bytes, reserved
 }
 
+// waitsForPlace reports whether another waits for a place behind c.
+func (c *claim) waitsForPlace(other *claim) bool {
+	for n := c.turn.Next(); n != nil; n = n.turn.Next() {
+		if n == other {
+			return true
+		}
+	}
+	return false
+}
+
 // take adds what a claim holds to the owner's.
 func (o *Owner) take(c *claim) {
 	c.own.Leave()

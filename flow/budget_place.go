@@ -33,16 +33,6 @@ func (b *Budget) waitsForPlace(c *claim, waits bool) {
 	}
 }
 
-// waitsForPlace reports whether another waits for a place behind c.
-func (c *claim) waitsForPlace(other *claim) bool {
-	for n := c.turn.Next(); n != nil; n = n.turn.Next() {
-		if n == other {
-			return true
-		}
-	}
-	return false
-}
-
 // inPlace reports whether a claim has a place in a region that another waits for.
 func (b *ledger) inPlace(c, other *claim) bool {
 	placed := c.offer != nil || c.placed && c.pending.starting

@@ -28,7 +28,7 @@ func placing(t *testing.T, o *Owner, rank int, bytes int64) (*Pending, *fake) {
 // and with those that have the places.
 func TestTheWatchdogSeesWhoWaitsForAPlace(t *testing.T) {
 	c := &clock{}
-	b := newBudget(t, BudgetConfig{Limit: 100, Small: -1, Now: c.read, StallAfter: time.Second})
+	b := newBudget(t, BudgetConfig{Limit: 100, Small: -1, Now: c.read, StallAfter: time.Second}, Surroundings{})
 	holder, other := b.NewOwner("holder", nil), b.NewOwner("other", nil)
 	first, f := placing(t, holder, 1, 20)
 	first.WaitsForPlace(false)
@@ -81,7 +81,7 @@ func TestTheWatchdogSeesWhoWaitsForAPlace(t *testing.T) {
 
 // The end of a context, a cancel and a death end a wait for a place.
 func TestAWaitForAPlaceEnds(t *testing.T) {
-	b := newBudget(t, bulkOnly(100))
+	b := newBudget(t, bulkOnly(100), Surroundings{})
 	o := b.NewOwner("worker", nil)
 	p, f := placing(t, o, 1, 20)
 	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -133,7 +133,7 @@ func TestAWaitForAPlaceEnds(t *testing.T) {
 
 // A later set of the same owner counts as held where it will have a place before, not behind.
 func TestWhoLandsLaterHoldsNothing(t *testing.T) {
-	b := newBudget(t, bulkOnly(100))
+	b := newBudget(t, bulkOnly(100), Surroundings{})
 	o := b.NewOwner("worker", nil)
 	first, f := placing(t, o, 1, 20)
 	second, g := placing(t, o, 1, 20)

@@ -40,7 +40,7 @@ func (f *elsewhere) Free() {
 // more than the limit, and all comes back.
 func TestGoroutinesShareABudget(t *testing.T) {
 	const limit = 1000
-	b := newBudget(t, BudgetConfig{Limit: limit, Small: 50, SmallMax: 10})
+	b := newBudget(t, BudgetConfig{Limit: limit, Small: 50, SmallMax: 10}, Surroundings{})
 	var used atomic.Int64
 	var over atomic.Int64
 	look := func() {
@@ -149,7 +149,7 @@ func (p *poller) Park(ctx context.Context) error {
 }
 
 func TestAWaiterPollsByItsParker(t *testing.T) {
-	b := newBudget(t, bulkOnly(100))
+	b := newBudget(t, bulkOnly(100), Surroundings{})
 	if err := b.Acquire(t.Context(), 50); err != nil {
 		t.Fatal(err)
 	}

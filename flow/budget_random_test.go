@@ -16,12 +16,12 @@ import (
 func budgetSteps() int { return cmp.Or(*steps, parttest.Of(1_000_000)) }
 
 // budgetWorlds are configurations in which everything is scarce.
-var budgetWorlds = []BudgetConfig{
-	{Limit: 100, Small: -1},
-	{Limit: 400, Small: 40, SmallMax: 10, Peers: worldRanks, Unscheduled: 32},
-	{Limit: 300, Small: 30, SmallMax: 30, Reserve: -1},
-	{Limit: 300, Small: 30, SmallMax: 10, Messages: 4, Reserve: 100},
-	{Limit: 64, Small: 8, SmallMax: 2, Peers: 4, Unscheduled: 16, Reserve: 20},
+var budgetWorlds = []budgetConfig{
+	{BudgetConfig: BudgetConfig{Limit: 100, Small: -1}},
+	{BudgetConfig{Limit: 400, Small: 40, SmallMax: 10, Unscheduled: 32}, Surroundings{Peers: worldRanks}},
+	{BudgetConfig: BudgetConfig{Limit: 300, Small: 30, SmallMax: 30, Reserve: -1}},
+	{BudgetConfig: BudgetConfig{Limit: 300, Small: 30, SmallMax: 10, Messages: 4, Reserve: 100}},
+	{BudgetConfig{Limit: 64, Small: 8, SmallMax: 2, Unscheduled: 16, Reserve: 20}, Surroundings{Peers: 4}},
 }
 
 const (
@@ -71,11 +71,11 @@ func (f *memory) Free() {
 	f.fake.Free()
 }
 
-func newBudgetWorld(seed uint64, cfg BudgetConfig) (*budgetWorld, error) {
+func newBudgetWorld(seed uint64, cfg budgetConfig) (*budgetWorld, error) {
 	w := &budgetWorld{rng: rand.New(rand.NewPCG(seed, uint64(cfg.Limit))), granted: map[*Offer]bool{}, asked: map[int][]*Offer{}}
 	cfg.Now = w.clock.read
 	var err error
-	if w.b, err = NewBudget(cfg); err != nil {
+	if w.b, err = NewBudget(cfg.BudgetConfig, cfg.Surroundings); err != nil {
 		return nil, err
 	}
 	for i := range worldOwners {

@@ -18,9 +18,9 @@ type clock struct{ now time.Duration }
 func (c *clock) read() time.Duration { return c.now }
 
 // newBudget checks the accounts when the test ends.
-func newBudget(t testing.TB, cfg BudgetConfig) *Budget {
+func newBudget(t testing.TB, cfg BudgetConfig, s Surroundings) *Budget {
 	t.Helper()
-	b, err := NewBudget(cfg)
+	b, err := NewBudget(cfg, s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,33 +144,34 @@ func mentions(t *testing.T, err error, words ...string) {
 func TestNonsenseBudgetsAreRefusedWithFigures(t *testing.T) {
 	memory := Reading{Bounds: []MemoryBound{{"MemAvailable", 8 << 30, 1 << 30}, {"memory.max of /job", 512 << 20, 500 << 20}}}
 	for _, c := range []struct {
-		name string
-		cfg  BudgetConfig
-		says []string
+		name   string
+		cfg    BudgetConfig
+		memory Reading
+		says   []string
 	}{
-		{"nothing", BudgetConfig{}, []string{"0 bytes", "Limit", "Adapt"}},
-		{"negative", BudgetConfig{Limit: -5}, []string{"-5 bytes"}},
-		{"more than a group has", BudgetConfig{Limit: 64 << 30, Memory: memory}, []string{"64.0 GiB", "memory.max of /job", "512.0 MiB", "500.0 MiB", "at most 12.0 MiB"}},
-		{"more than a group with room", BudgetConfig{Limit: 1 << 30, Memory: Reading{Bounds: []MemoryBound{{"memory.max of /job", 512 << 20, 1}, {"MemAvailable", 8 << 30, 8 << 30}}}}, []string{"1.0 GiB", "memory.max of /job"}},
-		{"both", BudgetConfig{Limit: 1 << 20, Adapt: &AdaptConfig{}}, []string{"1.0 MiB", "Adapt.Ceiling"}},
-		{"all set apart", BudgetConfig{Limit: 1 << 20, Small: 1 << 20}, []string{"1.0 MiB for small claims", "at most half"}},
-		{"small above small", BudgetConfig{Limit: 1 << 20, Small: 64 << 10, SmallMax: 128 << 10}, []string{"128.0 KiB", "64.0 KiB", "raise Small"}},
-		{"unasked by none", BudgetConfig{Limit: 1 << 20, Unscheduled: 100}, []string{"100 B", "no Peers"}},
-		{"a reserve that a group has not", BudgetConfig{Limit: 1 << 20, Reserve: 600 << 20, Memory: memory}, []string{"1.0 MiB and a reserve of 600.0 MiB", "memory.max of /job", "512.0 MiB"}},
-		{"a reserve as large as what a group has", BudgetConfig{Limit: 300 << 20, Reserve: -1, Memory: memory}, []string{"300.0 MiB and a reserve of", "memory.max of /job"}},
-		{"huge reserve", BudgetConfig{Limit: 1 << 20, Reserve: 1<<63 - 1}, []string{"Reserve 9223372036854775807"}},
-		{"huge step", BudgetConfig{Adapt: &AdaptConfig{Ceiling: 1 << 20, Step: 1<<63 - 1}}, []string{"Step 9223372036854775807"}},
-		{"no room for Go's heap", BudgetConfig{Adapt: &AdaptConfig{}, Memory: Reading{Bounds: []MemoryBound{{"MemAvailable", 8 << 30, 1 << 30}}, GoGrowth: 8 << 30}}, []string{"Go's heap will take 8.0 GiB"}},
-		{"negative reserve", BudgetConfig{Limit: 1 << 20, Reserve: -2}, []string{"Reserve -2"}},
-		{"negative time", BudgetConfig{Limit: 1 << 20, StallAfter: -1}, []string{"-1ns"}},
-		{"adaptive to nothing", BudgetConfig{Adapt: &AdaptConfig{}}, []string{"nothing is known"}},
-		{"floor above the memory", BudgetConfig{Adapt: &AdaptConfig{Floor: 64 << 20}, Memory: memory}, []string{"floor of 64.0 MiB", "memory.max of /job", "500.0 MiB are used", "32.0 MiB are headroom, and Go's heap will take 0 B", "leaves 0 B"}},
-		{"floor above the ceiling", BudgetConfig{Adapt: &AdaptConfig{Floor: 2 << 20, Ceiling: 1 << 20}}, []string{"2.0 MiB", "1.0 MiB"}},
-		{"no target", BudgetConfig{Adapt: &AdaptConfig{Ceiling: 1 << 20, Target: 1.5}}, []string{"Target of 1.5"}},
-		{"window", BudgetConfig{Adapt: &AdaptConfig{Ceiling: 1 << 20, Window: 1}}, []string{"Window 1ns"}},
+		{"nothing", BudgetConfig{}, Reading{}, []string{"0 bytes", "Limit", "Adapt"}},
+		{"negative", BudgetConfig{Limit: -5}, Reading{}, []string{"-5 bytes"}},
+		{"more than a group has", BudgetConfig{Limit: 64 << 30}, memory, []string{"64.0 GiB", "memory.max of /job", "512.0 MiB", "500.0 MiB", "at most 12.0 MiB"}},
+		{"more than a group with room", BudgetConfig{Limit: 1 << 30}, Reading{Bounds: []MemoryBound{{"memory.max of /job", 512 << 20, 1}, {"MemAvailable", 8 << 30, 8 << 30}}}, []string{"1.0 GiB", "memory.max of /job"}},
+		{"both", BudgetConfig{Limit: 1 << 20, Adapt: &AdaptConfig{}}, Reading{}, []string{"1.0 MiB", "Adapt.Ceiling"}},
+		{"all set apart", BudgetConfig{Limit: 1 << 20, Small: 1 << 20}, Reading{}, []string{"1.0 MiB for small claims", "at most half"}},
+		{"small above small", BudgetConfig{Limit: 1 << 20, Small: 64 << 10, SmallMax: 128 << 10}, Reading{}, []string{"128.0 KiB", "64.0 KiB", "raise Small"}},
+		{"unasked by none", BudgetConfig{Limit: 1 << 20, Unscheduled: 100}, Reading{}, []string{"100 B", "no Peers"}},
+		{"a reserve that a group has not", BudgetConfig{Limit: 1 << 20, Reserve: 600 << 20}, memory, []string{"1.0 MiB and a reserve of 600.0 MiB", "memory.max of /job", "512.0 MiB"}},
+		{"a reserve as large as what a group has", BudgetConfig{Limit: 300 << 20, Reserve: -1}, memory, []string{"300.0 MiB and a reserve of", "memory.max of /job"}},
+		{"huge reserve", BudgetConfig{Limit: 1 << 20, Reserve: 1<<63 - 1}, Reading{}, []string{"Reserve 9223372036854775807"}},
+		{"huge step", BudgetConfig{Adapt: &AdaptConfig{Ceiling: 1 << 20, Step: 1<<63 - 1}}, Reading{}, []string{"Step 9223372036854775807"}},
+		{"no room for Go's heap", BudgetConfig{Adapt: &AdaptConfig{}}, Reading{Bounds: []MemoryBound{{"MemAvailable", 8 << 30, 1 << 30}}, GoGrowth: 8 << 30}, []string{"Go's heap will take 8.0 GiB"}},
+		{"negative reserve", BudgetConfig{Limit: 1 << 20, Reserve: -2}, Reading{}, []string{"Reserve -2"}},
+		{"negative time", BudgetConfig{Limit: 1 << 20, StallAfter: -1}, Reading{}, []string{"-1ns"}},
+		{"adaptive to nothing", BudgetConfig{Adapt: &AdaptConfig{}}, Reading{}, []string{"nothing is known"}},
+		{"floor above the memory", BudgetConfig{Adapt: &AdaptConfig{Floor: 64 << 20}}, memory, []string{"floor of 64.0 MiB", "memory.max of /job", "500.0 MiB are used", "32.0 MiB are headroom, and Go's heap will take 0 B", "leaves 0 B"}},
+		{"floor above the ceiling", BudgetConfig{Adapt: &AdaptConfig{Floor: 2 << 20, Ceiling: 1 << 20}}, Reading{}, []string{"2.0 MiB", "1.0 MiB"}},
+		{"no target", BudgetConfig{Adapt: &AdaptConfig{Ceiling: 1 << 20, Target: 1.5}}, Reading{}, []string{"Target of 1.5"}},
+		{"window", BudgetConfig{Adapt: &AdaptConfig{Ceiling: 1 << 20, Window: 1}}, Reading{}, []string{"Window 1ns"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b, err := NewBudget(c.cfg)
+			b, err := NewBudget(c.cfg, Surroundings{Memory: c.memory})
 			if err == nil || b != nil {
 				t.Fatal("accepted")
 			}
@@ -180,7 +181,7 @@ func TestNonsenseBudgetsAreRefusedWithFigures(t *testing.T) {
 }
 
 func TestDefaultsSetApartAShareOfTheFloor(t *testing.T) {
-	b := newBudget(t, BudgetConfig{Limit: 16 << 20, Peers: 4})
+	b := newBudget(t, BudgetConfig{Limit: 16 << 20}, Surroundings{Peers: 4})
 	if got := b.Largest(); got != 14<<20 || b.Allowance() != 256<<10 || b.cfg.SmallMax != 4<<10 {
 		t.Errorf("largest %d, allowance %d, small %d", got, b.Allowance(), b.cfg.SmallMax)
 	}
@@ -190,7 +191,7 @@ func TestDefaultsSetApartAShareOfTheFloor(t *testing.T) {
 }
 
 func TestAcquireAllocatesNothingWithRoom(t *testing.T) {
-	b := newBudget(t, BudgetConfig{Limit: 1 << 20})
+	b := newBudget(t, BudgetConfig{Limit: 1 << 20}, Surroundings{})
 	ctx := t.Context()
 	n := testing.AllocsPerRun(100, func() {
 		if err := b.Acquire(ctx, 4096); err != nil {
@@ -204,7 +205,7 @@ func TestAcquireAllocatesNothingWithRoom(t *testing.T) {
 }
 
 func TestAcquireBeyondTheLargestIsRefused(t *testing.T) {
-	b := newBudget(t, BudgetConfig{Limit: 1 << 20, Small: 1 << 10})
+	b := newBudget(t, BudgetConfig{Limit: 1 << 20, Small: 1 << 10}, Surroundings{})
 	err := b.Acquire(t.Context(), 1<<20)
 	var e *SetTooLargeError
 	if !errors.Is(err, ErrSetTooLarge) || !errors.As(err, &e) || e.Need != 1<<20 || e.Limit != 1<<20-1<<10 {
@@ -216,7 +217,7 @@ func TestAcquireBeyondTheLargestIsRefused(t *testing.T) {
 }
 
 func TestReleaseOfTooMuchPanics(t *testing.T) {
-	b := newBudget(t, bulkOnly(100))
+	b := newBudget(t, bulkOnly(100), Surroundings{})
 	if err := b.Acquire(t.Context(), 60); err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +228,7 @@ func TestReleaseOfTooMuchPanics(t *testing.T) {
 }
 
 func TestSetsAreGrantedInTheOrderOfPosting(t *testing.T) {
-	b := newBudget(t, bulkOnly(100))
+	b := newBudget(t, bulkOnly(100), Surroundings{})
 	first, ff := post(t, b.NewFetchSet(), 40, 40)
 	large, lf := post(t, b.NewFetchSet(), 90)
 	little, sf := post(t, b.NewFetchSet(), 5)
@@ -253,7 +254,7 @@ func TestSetsAreGrantedInTheOrderOfPosting(t *testing.T) {
 }
 
 func TestASetIsGrantedWholeOrNotAtAll(t *testing.T) {
-	b := newBudget(t, bulkOnly(100))
+	b := newBudget(t, bulkOnly(100), Surroundings{})
 	if err := b.Acquire(t.Context(), 50); err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +279,7 @@ func TestASetIsGrantedWholeOrNotAtAll(t *testing.T) {
 }
 
 func TestASetTooLargeNamesFigures(t *testing.T) {
-	b := newBudget(t, bulkOnly(100))
+	b := newBudget(t, bulkOnly(100), Surroundings{})
 	_, err := set(b.NewFetchSet(), &fake{bytes: 60}, &fake{bytes: 41}).Post()
 	var e *SetTooLargeError
 	if !errors.As(err, &e) || e.Need != 101 || e.Limit != 100 || e.Fetches != 2 {
@@ -288,7 +289,7 @@ func TestASetTooLargeNamesFigures(t *testing.T) {
 }
 
 func TestEachServesALargeSetInParts(t *testing.T) {
-	b := newBudget(t, bulkOnly(100))
+	b := newBudget(t, bulkOnly(100), Surroundings{})
 	s := b.NewOwner("worker 1", nil).NewFetchSet()
 	for range 7 {
 		s.Fetch(&at{fake{bytes: 30}})
@@ -315,7 +316,7 @@ func TestEachServesALargeSetInParts(t *testing.T) {
 }
 
 func TestMessagesAreBoundedToo(t *testing.T) {
-	b := newBudget(t, BudgetConfig{Limit: 1000, Small: 10, SmallMax: 5, Messages: 3})
+	b := newBudget(t, BudgetConfig{Limit: 1000, Small: 10, SmallMax: 5, Messages: 3}, Surroundings{})
 	two, fakes := post(t, b.NewFetchSet(), 50, 50)
 	var granted []*Offer
 	third := offered(t, b, 1, 60, &granted)
@@ -354,7 +355,7 @@ func TestMessagesAreBoundedToo(t *testing.T) {
 }
 
 func TestTheSetOfNothingIsGranted(t *testing.T) {
-	b := newBudget(t, bulkOnly(10))
+	b := newBudget(t, bulkOnly(10), Surroundings{})
 	if err := b.Acquire(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
@@ -384,7 +385,7 @@ func TestTheSetOfNothingIsGranted(t *testing.T) {
 }
 
 func TestWrongUseOfASetIsAnError(t *testing.T) {
-	b := newBudget(t, bulkOnly(10))
+	b := newBudget(t, bulkOnly(10), Surroundings{})
 	s := set(b.NewFetchSet(), &fake{bytes: -1})
 	if _, err := s.Post(); err == nil {
 		t.Error("a negative size is taken")
@@ -409,7 +410,7 @@ func TestWrongUseOfASetIsAnError(t *testing.T) {
 }
 
 func TestACancelledSetReturnsItsBytesOnce(t *testing.T) {
-	b := newBudget(t, bulkOnly(100))
+	b := newBudget(t, bulkOnly(100), Surroundings{})
 	p, fakes := post(t, b.NewFetchSet(), 40, 40)
 	waits, _ := post(t, b.NewFetchSet(), 60)
 	waits.Cancel()
@@ -441,7 +442,7 @@ func TestACancelledSetReturnsItsBytesOnce(t *testing.T) {
 }
 
 func TestAFailedFetchEndsItsSet(t *testing.T) {
-	b := newBudget(t, bulkOnly(100))
+	b := newBudget(t, bulkOnly(100), Surroundings{})
 	oh := errors.New("oh")
 	one, two, three := &fake{bytes: 10}, &fake{bytes: 20, fail: oh}, &fake{bytes: 30}
 	_, err := set(b.NewFetchSet(), one, two, three).Submit(t.Context())
@@ -455,7 +456,7 @@ func TestAFailedFetchEndsItsSet(t *testing.T) {
 }
 
 func TestAFetchThatEndsTwicePanics(t *testing.T) {
-	b := newBudget(t, bulkOnly(100))
+	b := newBudget(t, bulkOnly(100), Surroundings{})
 	p, fakes := post(t, b.NewFetchSet(), 10)
 	l := fetched(t, p, fakes)
 	defer l.Release()
@@ -465,7 +466,7 @@ func TestAFetchThatEndsTwicePanics(t *testing.T) {
 
 func TestTheEndOfAContextNamesTheHolders(t *testing.T) {
 	c := &clock{}
-	b := newBudget(t, BudgetConfig{Limit: 100, Small: -1, Now: c.read})
+	b := newBudget(t, BudgetConfig{Limit: 100, Small: -1, Now: c.read}, Surroundings{})
 	p, fakes := post(t, b.NewOwner("worker 3", nil).NewFetchSet(), 70)
 	l := fetched(t, p, fakes)
 	c.now = 5 * time.Second
@@ -483,7 +484,7 @@ func TestTheEndOfAContextNamesTheHolders(t *testing.T) {
 
 func TestTheWatchdogReportsTheFirstAndHolders(t *testing.T) {
 	c := &clock{}
-	b := newBudget(t, BudgetConfig{Limit: 100, Small: -1, Now: c.read, StallAfter: time.Second, Reserve: 50})
+	b := newBudget(t, BudgetConfig{Limit: 100, Small: -1, Now: c.read, StallAfter: time.Second, Reserve: 50}, Surroundings{})
 	owner := b.NewOwner("worker 1", nil)
 	p, fakes := post(t, owner.NewFetchSet(), 90)
 	l := fetched(t, p, fakes)
@@ -506,7 +507,7 @@ func TestTheWatchdogReportsTheFirstAndHolders(t *testing.T) {
 }
 
 func TestSmallClaimsPassAndStarveNobody(t *testing.T) {
-	b := newBudget(t, BudgetConfig{Limit: 120, Small: 20, SmallMax: 10})
+	b := newBudget(t, BudgetConfig{Limit: 120, Small: 20, SmallMax: 10}, Surroundings{})
 	if err := b.Acquire(t.Context(), 80); err != nil {
 		t.Fatal(err)
 	}
@@ -536,7 +537,7 @@ func TestSmallClaimsPassAndStarveNobody(t *testing.T) {
 }
 
 func TestReleasedBytesGoToTheHeadFirst(t *testing.T) {
-	b := newBudget(t, BudgetConfig{Limit: 120, Small: 20, SmallMax: 10})
+	b := newBudget(t, BudgetConfig{Limit: 120, Small: 20, SmallMax: 10}, Surroundings{})
 	for _, n := range []int64{90, 10, 10} { // the last two are small
 		if err := b.Acquire(t.Context(), n); err != nil {
 			t.Fatal(err)
@@ -552,7 +553,7 @@ func TestReleasedBytesGoToTheHeadFirst(t *testing.T) {
 }
 
 func TestHoldAndWaitIsRefused(t *testing.T) {
-	b := newBudget(t, bulkOnly(100))
+	b := newBudget(t, bulkOnly(100), Surroundings{})
 	o := b.NewOwner("worker 7", nil)
 	p, fakes := post(t, o.NewFetchSet(), 60)
 	first := fetched(t, p, fakes)
@@ -597,7 +598,7 @@ func TestHoldAndWaitIsRefused(t *testing.T) {
 }
 
 func TestTheReserveServesHoldAndWait(t *testing.T) {
-	b := newBudget(t, BudgetConfig{Limit: 100, Small: -1, Reserve: -1})
+	b := newBudget(t, BudgetConfig{Limit: 100, Small: -1, Reserve: -1}, Surroundings{})
 	submit := func(o *Owner, n int64) (*Lease, error) {
 		return set(o.NewFetchSet(), &at{fake{bytes: n}}).Submit(t.Context())
 	}
@@ -636,7 +637,7 @@ func TestTheReserveServesHoldAndWait(t *testing.T) {
 }
 
 func TestALowerLimitWaitsForBytesToComeBack(t *testing.T) {
-	b := newBudget(t, BudgetConfig{Adapt: &AdaptConfig{Floor: 50, Ceiling: 200}, Small: -1})
+	b := newBudget(t, BudgetConfig{Adapt: &AdaptConfig{Floor: 50, Ceiling: 200}, Small: -1}, Surroundings{})
 	if b.Room() != 200 {
 		t.Fatalf("room %d", b.Room())
 	}
@@ -667,7 +668,7 @@ func TestALowerLimitWaitsForBytesToComeBack(t *testing.T) {
 }
 
 func TestCloseEndsWaitsAndRefuses(t *testing.T) {
-	b := newBudget(t, bulkOnly(100))
+	b := newBudget(t, bulkOnly(100), Surroundings{})
 	p, fakes := post(t, b.NewFetchSet(), 80)
 	l := fetched(t, p, fakes)
 	waits, _ := post(t, b.NewFetchSet(), 30)
@@ -702,7 +703,7 @@ func TestCloseEndsWaitsAndRefuses(t *testing.T) {
 }
 
 func TestADeathEndsTheSetsThatWaitForIt(t *testing.T) {
-	b := newBudget(t, BudgetConfig{Limit: 100, Small: -1, Reserve: 100})
+	b := newBudget(t, BudgetConfig{Limit: 100, Small: -1, Reserve: 100}, Surroundings{})
 	if err := b.Acquire(t.Context(), 90); err != nil {
 		t.Fatal(err)
 	}

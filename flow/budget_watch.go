@@ -108,6 +108,54 @@ func (b *Budget) Watch() error {
 	return nil
 }
 
+// Interval is how often Observe is to be called; 0: the budget does not adapt.
+func (b *Budget) Interval() time.Duration {
+	if b.control == nil {
+		return 0
+	}
+	return b.cfg.Adapt.Interval
+}
+
+// Observe changes the limit by what probes read just now, if Adapt was given. changed is false when
+// it stays.
+func (b *Budget) Observe(r Reading) (d Decision, changed bool) {
+	if b.control == nil {
+		return d, false
+	}
+	b.mu.Lock()
+	held := b.bulk.held + b.small.held + b.unscheduled.held
+	d = b.control.decide(budgetState{
+		now: b.cfg.Now(), limit: b.limit, held: held, made: held - b.unmade, peak: max(b.recent, held),
+		waited: b.waited || b.queue.Len()+b.nested.Len() > 0,
+	}, r)
+	b.waited, b.recent = false, held
+	changed = d.To != d.From
+	if changed {
+		b.control.record(d)
+		if d.To > d.From {
+			b.stats.Increases++
+		} else {
+			b.stats.Decreases++
+		}
+		b.setLimitLocked(d.To)
+	}
+	b.unlock()
+	if changed && b.cfg.Decided != nil {
+		b.cfg.Decided(d)
+	}
+	return d, changed
+}
+
+// Decisions are the last changes of the limit, at most 256, the oldest first.
+func (b *Budget) Decisions() []Decision {
+	if b.control == nil {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]Decision(nil), b.control.log...)
+}
+
 // Check tests that no byte is lost or there twice; an error is a mistake in this package. It is for
 // tests: it looks at everything.
 func (b *Budget) Check() error {
@@ -193,7 +241,7 @@ func (b *ledger) checkQueuesLocked() error {
 	var offers int
 	for _, r := range b.offers.ranks {
 		offers += r.waiting.Len()
-		if (r.waiting.Len() > 0) != (r.at >= 0) {
+		if (r.waiting.Len() > 0) != (r.at > 0) {
 			return fmt.Errorf("flow: rank %d with %d offers at %d of those that are ready", r.rank, r.waiting.Len(), r.at)
 		}
 	}

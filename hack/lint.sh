@@ -56,11 +56,10 @@ cflags=(-std=c11 -D_GNU_SOURCE -O2 -fPIC -Wall -Wextra -Werror)
 # C is compiled as in the Go build, and what it exports is prefixed: its symbols share a name space
 # with every library of the process. The exceptions are the hooks of memevents, whose names are the
 # libc's, and the device of hack/softverbs, a library of its own whose calls are libibverbs's.
-mpi=cmd/ibbench/internal/peer/mpi/coll.c # a program of its own, compiled with mpicc
 check_c() {
   local f o bad rc=0
   mkdir -p build/lint
-  for f in $(files '*.c' ':!:*/testdata/*' ":!:$mpi"); do
+  for f in $(files '*.c' ':!:*/testdata/*'); do
     o=build/lint/$(echo "$f" | tr / _).o
     gcc "${cflags[@]}" -c -o "$o" "$f" || { rc=1; continue; }
     bad=$(nm -g --defined-only "$o" | awk '{ print $3 }' | grep -v '^ibc_' |
@@ -68,7 +67,6 @@ check_c() {
       if [ "${f%%/*}" = memevents ]; then grep -vxE 'mmap|mmap64|munmap|mremap|madvise|process_madvise|remap_file_pages|brk|sbrk|shmat|shmdt'; else cat; fi)
     [ -z "$bad" ] || { echo "$f exports without the prefix ibc_: $bad"; rc=1; }
   done
-  ! command -v mpicc.openmpi >/dev/null || mpicc.openmpi "${cflags[@]}" -c -o build/lint/mpi.o "$mpi" || rc=1
   return $rc
 }
 

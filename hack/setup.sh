@@ -25,11 +25,11 @@ packages() { # GROUP
   bench) echo ucx-utils libibverbs-dev ;;
   # A test compiles the header of memory events as C++; libjemalloc2 is preloaded beside our hooks;
   # mpich brings hydra's mpiexec, the launcher that the PMI-1 tests run under; with the header of
-  # libibverbs-dev a test compares what package verbs declares, which nothing else needs. Open MPI
-  # is the peer of ibbench coll, under names of its own: mpirun and mpicc may be either's. Chromium
-  # opens the pages of ibbench report; Ubuntu has no package of it that works without snapd.
+  # libibverbs-dev a test compares what package verbs declares, which nothing else needs. Open MPI's
+  # mpirun is a launcher, under a name of its own: mpirun may be either's. Chromium opens the pages
+  # of ibbench report; Ubuntu has no package of it that works without snapd.
   test)
-    echo g++ mpich openmpi-bin libopenmpi-dev libjemalloc2 libibverbs-dev
+    echo g++ mpich openmpi-bin libjemalloc2 libibverbs-dev
     [ "$(. /etc/os-release && echo "$ID")" = debian ] && echo chromium fonts-dejavu-core
     ;;
   # The cross compiler checks the C of the arm64 build.

@@ -133,7 +133,7 @@ stage_launchers() {
 stage_builds() {
   local want rc=0
   packages >$out/packages || return 1
-  mapfile -t want < <(grep -xE "$module/(am|flow|internal/lockrank|internal/fabric/shm)" $out/packages)
+  mapfile -t want < <(grep -xE "$module/(am|flow|internal/credit|internal/lockrank|internal/fabric/shm)" $out/packages)
   [ ${#want[@]} = 0 ] || run biglock -tags biglock -short "${want[@]}" || rc=1
   # Without cgo there is no verbs and no memory events.
   mapfile -t want < <(grep -xE "$module(|/verbs|/memevents|/regcache|/internal/fabric/(shm|sim)|/bootstrap|/cmd/ibbench|/examples/(hello|heat|wordcount))" $out/packages)
@@ -211,7 +211,7 @@ stage_device() {
   local may_skip=hack/softverbs/exceptions.txt,hack/softverbs/skips.txt
   local device="'$PWD/hack/softverbs/run'" # go splits it at blanks, outside of quotes
   run device -p 1 -vet=off -bench "$asking" -benchtime 1x -exec "$device" "${want[@]}" || rc=1
-  mapfile -t checked < <(printf '%s\n' "${want[@]}" | grep -xE "$module(|/verbs|/fabric/ibv|/am/amtest|/regcache)")
+  mapfile -t checked < <(printf '%s\n' "${want[@]}" | grep -xE "$module(|/verbs|/internal/fabric/ibv|/internal/amtest|/regcache)")
   [ ${#checked[@]} = 0 ] || run device-race -p 1 -vet=off -short -race -exec "$device" "${checked[@]}" || rc=1
   mapfile -t checked < <(printf '%s\n' "${want[@]}" | grep -xE "$module/(verbs|internal/fabric/ibv|internal/amtest)")
   [ ${#checked[@]} = 0 ] || run device-debug -p 1 -vet=off -short -tags debug -exec "$device" "${checked[@]}" || rc=1

@@ -20,9 +20,9 @@ var (
 	ErrForked = errors.New("memory events do not survive fork")
 	// ErrBusy means that Close was refused because entries are still claimed, or Configure because
 	// the monitors run.
-	ErrBusy = errors.New("in use")
+	ErrBusy = errtext.ErrBusy
 	// ErrNotSupported means that this build or system has no memory events.
-	ErrNotSupported = errors.New("not supported")
+	ErrNotSupported = errtext.ErrNotSupported
 )
 
 // Error is a failed call.

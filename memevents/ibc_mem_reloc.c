@@ -313,7 +313,8 @@ static void after_dlopen(const char *file)
 	if (w.err) {
 		char text[200];
 
-		snprintf(text, sizeof text, "relocations of %.120s could not be changed: errno %d", file ? file : "the program", w.err);
+		snprintf(text, sizeof text, "relocations of %.120s could not be changed: errno %d",
+			 file ? file : "the program", w.err);
 		ibc_mem_log(m, IBC_MEM_LOG_WARN, text, NULL);
 	}
 	if (changed)

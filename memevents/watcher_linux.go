@@ -148,7 +148,8 @@ func (w *Watcher) claim(lo, hi uintptr, tag uint32, need Classes, look C.int) (R
 		return Ref{}, &Error{Op: "claim", Err: ErrUnwatched,
 			Detail: fmt.Sprintf("userfaultfd does not take [%#x,%#x)", from, to)}
 	case C.IBC_MEM_FULL:
-		return Ref{}, &Error{Op: "claim", Err: ErrFull, Detail: fmt.Sprintf("%d ranges", Slots), Remedy: "evict an idle one"}
+		return Ref{}, &Error{Op: "claim", Err: ErrFull, Detail: fmt.Sprintf("%d ranges", Slots),
+			Remedy: "evict an idle one"}
 	case C.IBC_MEM_CHANGING:
 		return Ref{}, errChanging
 	case C.IBC_MEM_FORKED:

@@ -5,7 +5,10 @@ import (
 	"strings"
 
 	"github.com/ibconduit/conduit"
+	"github.com/ibconduit/conduit/am"
 	"github.com/ibconduit/conduit/internal/fabric"
+	"github.com/ibconduit/conduit/memevents"
+	"github.com/ibconduit/conduit/regcache"
 )
 
 // jobSource reads a job's own state and counters.
@@ -62,31 +65,38 @@ func (s jobSource) state(add func(Figure)) {
 
 // operations are the counters of one network.
 func operations(network string, c fabric.Counters, add func(Figure)) {
-	count := func(name, help string, v uint64, labels ...string) {
-		add(Figure{Name: name, Help: help, Kind: Counter, Value: float64(v),
-			Labels: append([]string{"network", network}, labels...)})
-	}
-	const started = "One-sided operations started."
-	count("operations_total", started, c.Puts, "op", "put")
-	count("operations_total", started, c.Gets, "op", "get")
-	count("operations_total", started, c.Atomics, "op", "atomic")
-	const payload = "Payload of puts and gets started."
-	count("operation_bytes_total", payload, c.PutBytes, "op", "put")
-	count("operation_bytes_total", payload, c.GetBytes, "op", "get")
-	count("operations_completed_total", "One-sided operations complete at their target.", c.Completed)
-	count("operation_errors_total", "One-sided operations that failed after they were posted.", c.Errors)
+	reader{labels: []string{"network", network}, add: add}.read(c)
+}
 
-	const path = "Puts and gets by the way of their payload: inline in the work request, bounced through a buffer, " +
-		"direct from or to the segment or mapped memory, or without a copy from or to the program's own memory."
-	count("transfers_total", path, c.Inline, "path", "inline")
-	count("transfers_total", path, c.Bounced, "path", "bounced")
-	count("transfers_total", path, c.Direct, "path", "direct")
-	count("transfers_total", path, c.ZeroCopy, "path", "zerocopy")
-	count("transfers_unregistered_total",
-		"Puts and gets that were bounced because their memory could not be registered, or not for longer than the operation.",
-		c.Unregistered)
-	count("doorbells_total", "Calls that posted work requests.", c.Doorbells)
-	count("work_requests_total", "Work requests posted, those of split and of flushed operations included.", c.Requests)
-	count("polls_total", "Calls that polled for completions.", c.Polls)
-	count("stalls_total", "Posts that had to wait for room in a queue.", c.Stalls)
+// messages are the counters of the program's active messages over one network, library the
+// library's own: series of the same names behind the prefix library_.
+func messages(network string, s am.Stats, add func(Figure)) {
+	reader{prefix: "message_", labels: []string{"network", network}, add: add}.read(s)
+}
+func library(network string, s am.Stats, add func(Figure)) {
+	reader{prefix: "library_message_", labels: []string{"network", network}, add: add}.read(s)
+}
+
+// heaps are the figures of the shared heaps of a job that has some, for rank 0 also of the
+// global heap.
+func heaps(s conduit.HeapStats, rank int, add func(Figure)) {
+	r := reader{prefix: "heap_", add: add}
+	if rank > 0 {
+		r.not = "rank 0"
+	}
+	r.read(s)
+}
+
+// memory are the figures of a job's budget of transient memory.
+func memory(s conduit.MemoryStats, l conduit.MemoryLayout, add func(Figure)) {
+	r := reader{add: add}
+	r.read(s)
+	r.read(l)
+}
+
+// registrations are the counters of the registrations of the program's own memory.
+func registrations(s regcache.Stats, add func(Figure)) {
+	r := reader{add: add}
+	r.read(s)
+	r.read(memevents.ReadStats())
 }

@@ -204,6 +204,8 @@ func TestNamesFollowThePrometheusConventions(t *testing.T) {
 			registrations(regcache.Stats{}, add)
 			messages("shm", am.Stats{}, add)
 			library("shm", am.Stats{}, add)
+			heaps(conduit.HeapStats{}, 0, add)
+			memory(conduit.MemoryStats{}, conduit.MemoryLayout{}, add)
 		}))
 		problems, err := testutil.CollectAndLint(c)
 		for _, p := range problems {

@@ -22,9 +22,9 @@ var (
 	// GetKept does not make.
 	ErrNotKept = errors.New("the registration cannot be kept")
 	// ErrBusy means that Close was refused because regions or buffers are in use.
-	ErrBusy = errors.New("in use")
+	ErrBusy = errtext.ErrBusy
 	// ErrNotSupported means that this build or system cannot do it.
-	ErrNotSupported = errors.New("not supported")
+	ErrNotSupported = errtext.ErrNotSupported
 )
 
 // Error is a failed call.

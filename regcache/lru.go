@@ -1,37 +1,34 @@
 package regcache
 
-import "container/heap"
+import "github.com/ibconduit/conduit/internal/queue"
 
 // lru orders the entries by when they were last used. A hit only leaves a stamp in its entry; the
 // order is mended when the oldest is looked up. It belongs to the cache's lock.
 type lru struct {
-	h ageHeap
+	h queue.Heap[*entry]
 }
 
 func (l *lru) add(e *entry) {
 	e.sorted = e.stamp.Load()
-	heap.Push(&l.h, e)
+	l.h.Add(e)
 }
 
-func (l *lru) remove(e *entry) {
-	if e.place >= 0 {
-		heap.Remove(&l.h, e.place)
-	}
-}
+func (l *lru) remove(e *entry) { l.h.Remove(e) }
 
 // oldest calls f with idle entries, those unused for longest first, until it returns false. f
 // removes what it takes.
 func (l *lru) oldest(f func(*entry) bool) {
 	var busy []*entry
-	for len(l.h) > 0 {
-		e := l.h[0]
+	for l.h.Len() > 0 {
+		e := l.h.First()
 		if s := e.stamp.Load(); s != e.sorted {
 			e.sorted = s
-			heap.Fix(&l.h, 0)
+			l.h.Fix(e)
 			continue
 		}
 		if e.ref.Refs() > 0 {
-			busy = append(busy, heap.Pop(&l.h).(*entry))
+			l.h.Remove(e)
+			busy = append(busy, e)
 			continue
 		}
 		if !f(e) {
@@ -39,30 +36,12 @@ func (l *lru) oldest(f func(*entry) bool) {
 		}
 	}
 	for _, e := range busy {
-		heap.Push(&l.h, e)
+		l.h.Add(e)
 	}
 }
 
-type ageHeap []*entry
+// Before is the order of the last use, as far as it is known.
+func (e *entry) Before(o *entry) bool { return e.sorted < o.sorted }
 
-func (h ageHeap) Len() int           { return len(h) }
-func (h ageHeap) Less(i, j int) bool { return h[i].sorted < h[j].sorted }
-func (h ageHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].place, h[j].place = i, j
-}
-
-func (h *ageHeap) Push(x any) {
-	e := x.(*entry)
-	e.place = len(*h)
-	*h = append(*h, e)
-}
-
-func (h *ageHeap) Pop() any {
-	last := len(*h) - 1
-	e := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	e.place = -1
-	return e
-}
+// Place is where the order notes it.
+func (e *entry) Place() *int { return &e.place }

@@ -12,25 +12,27 @@ import (
 //	Gets = Hits + Misses + Uncached
 //	Puts = Gets                              if every Region was given to Put
 //	Registered - Deregistered = Live + Dead
+//
+// Entries are evicted for others, for limits or at Clear. Put counts those invalidated in use.
 type Stats struct {
 	Gets     uint64 // that returned a Region
-	Hits     uint64 // with a registration that was there
-	Misses   uint64 // with one made and kept
-	Uncached uint64 // with one for this operation only
+	Hits     uint64 `metric:"registration_lookups_total{result=hit} Uses of registrations of the program's memory."`
+	Misses   uint64 `metric:"registration_lookups_total{result=miss}"`     // with one made and kept
+	Uncached uint64 `metric:"registration_lookups_total{result=uncached}"` // with one for this operation only
 	Puts     uint64
 
-	Registered     uint64 // MRs made
-	Deregistered   uint64 // MRs closed
-	RegisterErrors uint64 // registrations that failed
-	Live           int    // MRs that a Get may return, and those for one operation
-	Dead           int    // MRs that are invalidated or evicted, and not closed yet
-	Bytes          int64  // kept registered by the cache, the dead ones included
-	DeadBytes      int64
+	Registered     uint64 `metric:"registrations_made_total Registrations made."`
+	Deregistered   uint64 `metric:"registrations_ended_total Registrations ended."`
+	RegisterErrors uint64 `metric:"registration_errors_total Registrations that failed."`
+	Live           int    `metric:"registrations{state=live} Registrations: usable, and dead ones not closed yet."`
+	Dead           int    `metric:"registrations{state=dead}"` // invalidated or evicted
+	Bytes          int64  `metric:"registered_bytes Memory that registrations pin, the dead ones included."`
+	DeadBytes      int64  `metric:"registered_dead_bytes Of it, memory of dead registrations."`
 
-	Invalidated      uint64 // entries of which memory was taken away
-	InvalidatedInUse uint64 // of those, the ones in use then; counted at Put
-	Evicted          uint64 // entries that had to go for others, for limits or at Clear
-	Merged           uint64 // entries replaced by a larger one
+	Invalidated      uint64 `metric:"registrations_dropped_total{reason=invalidated} Kept ones that ended, by cause."`
+	InvalidatedInUse uint64 `metric:"registrations_invalidated_in_use_total Of those invalidated, those in use then."`
+	Evicted          uint64 `metric:"registrations_dropped_total{reason=evicted}"`
+	Merged           uint64 `metric:"registrations_merged_total Of the evicted ones, those that a larger one replaced."`
 	Retried          uint64 // registrations tried again after eviction
 
 	// Why Gets were uncached, by cause. The rest of Uncached is of origins that are not watched;

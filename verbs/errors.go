@@ -6,24 +6,25 @@ import (
 	"syscall"
 
 	"github.com/ibconduit/conduit/internal/errtext"
+	"github.com/ibconduit/conduit/internal/owner"
 )
 
 // Sentinels for errors.Is. A closed object is reported as os.ErrClosed, an expired wait as the
 // context's error.
 var (
 	// ErrNotSupported means that this build, kernel or device lacks the feature.
-	ErrNotSupported = errors.New("not supported")
+	ErrNotSupported = errtext.ErrNotSupported
 	// ErrNoLibrary means that there is no libibverbs that this program can use; see [Library].
 	ErrNoLibrary = errors.New("no usable libibverbs")
 	// ErrNoDevice means that there is no RDMA device of that name, or none at all.
 	ErrNoDevice = errors.New("no such RDMA device")
 	// ErrBusy means that Close was refused because something still uses the object.
-	ErrBusy = errors.New("object is in use")
+	ErrBusy = errtext.ErrBusy
 	// ErrOverrun means that a completion queue lost completions because it was full. It is of no
 	// more use.
 	ErrOverrun = errors.New("completion queue overrun")
 	// ErrConcurrent means that a single-owner object was used by two goroutines at once.
-	ErrConcurrent = errors.New("single-owner object used concurrently")
+	ErrConcurrent = owner.ErrConcurrent
 	// ErrFull means that an object of fixed capacity has no room left.
 	ErrFull = errors.New("full")
 	// ErrNoGID means that a port has no GID that this program could use.

@@ -1,29 +1,19 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/internal/bench"
-)
-
-// Of each size that ibbench cache sizes measures.
-const (
-	sizesWarmup   = 50 * time.Millisecond
-	sizesDuration = 300 * time.Millisecond
 )
 
 // cacheCmd is ibbench cache.
 type cacheCmd struct {
 	common
-	Kernels []string `arg:"" optional:"" placeholder:"KERNEL" help:"Kernels of package bench, or all (default); list names them; sizes measures what lines and pages of a cache cost on this network."`
+	Kernels []string `arg:"" optional:"" placeholder:"KERNEL" help:"Kernels of package bench, or all (default); list names them."`
 	Sides   string   `default:"off,on" placeholder:"LIST" help:"What is measured in turns, the first against the others: off; on; passive, without readahead and bypass; tiny, a cache of four pages. Default: off,on."`
 	Rounds  int      `default:"21" placeholder:"N" help:"Runs of each side, in turns, after one that does not count. Default: 21."`
 	Sizes   string   `aliases:"size" placeholder:"LIST" help:"How large a kernel is, as 4K or 1K..64K (doubling); ibbench cache list says in what. Default: the kernel's."`
@@ -38,14 +28,8 @@ type cacheCmd struct {
 }
 
 func (c *cacheCmd) run(ctx context.Context, io streams) error {
-	switch strings.Join(c.Kernels, " ") {
-	case "list":
-		if io.check {
-			return nil
-		}
+	if strings.Join(c.Kernels, " ") == "list" {
 		return c.list(io)
-	case "sizes":
-		return c.sizes(ctx, io)
 	}
 	points, err := c.points()
 	if err != nil {
@@ -79,7 +63,7 @@ func (c *cacheCmd) kernels() (all []*bench.Kernel, err error) {
 		}
 		k, err := bench.Find(name)
 		if err != nil {
-			return nil, fmt.Errorf("%w; or list, or sizes", err)
+			return nil, fmt.Errorf("%w; or list", err)
 		}
 		all = append(all, k)
 	}
@@ -132,40 +116,10 @@ func (c *cacheCmd) points() (points []plan.Point, err error) {
 				}
 				points = append(points, plan.Point{
 					Kind: plan.Cache, Op: k.Name, Size: int64(p.N), Steps: p.Steps, Walk: p.Stride, Variant: p.Variant,
-					Rounds: c.Rounds, Sides: strings.Join(sides, ","), Mapped: c.Mapped, CacheSizes: cached, Depth: 1, Lanes: 1, Chain: 1,
+					Rounds: c.Rounds, Sides: strings.Join(sides, ","), Mapped: c.Mapped, CacheSizes: cached, Depth: 1, Lanes: 1,
 				})
 			}
 		}
 	}
 	return points, nil
-}
-
-// sizes measures gets of what lines and pages may have.
-func (c *cacheCmd) sizes(ctx context.Context, io streams) error {
-	if len(c.Assert) > 0 {
-		return usageError{errors.New("--assert is for kernels")}
-	}
-	if c.Sides != "off,on" || c.Rounds != 21 || c.Steps != 0 || c.Stride != 0 || c.Variant != "" || c.Mapped || c.cached() != (plan.CacheSizes{}) {
-		return usageError{errors.New("sizes measures gets without a cache: of the flags of a kernel it has --sizes only")}
-	}
-	sizes, err := plan.Sizes(cmp.Or(c.Sizes, "8,64..16K"))
-	if err != nil {
-		return usageError{fmt.Errorf("--sizes: %w", err)}
-	}
-	if len(sizes) < 3 || sizes[0] != 8 {
-		return usageError{fmt.Errorf("--sizes %s: want 8, which the others are compared with, and two more at least", c.Sizes)}
-	}
-	proto := plan.Point{Kind: plan.Lat, Op: plan.Get, Depth: 1, Lanes: 1, Chain: 1}
-	if err := (timing{Warmup: sizesWarmup, WarmupIters: 100}).complete(&proto); err != nil {
-		return usageError{err}
-	}
-	proto.Duration = sizesDuration
-	points := sized(proto, sizes)
-	var all []*report.Series
-	return c.measureEach(ctx, io, plan.Lat, points, func(s *report.Series) {
-		if all = append(all, s); len(all) == len(points) { // of a fabric
-			s.Raw = report.Trade(all)
-			all = nil
-		}
-	})
 }

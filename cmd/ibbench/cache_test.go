@@ -116,14 +116,6 @@ func TestListNamesAllKernels(t *testing.T) {
 	}
 }
 
-func TestSizesRecommendALineAndAPage(t *testing.T) {
-	all := series(t, "cache", "sizes", "--fabric", "shm", "--sizes", "8,64,4K")
-	s, _ := all[len(all)-1].Raw.(*report.Sizes)
-	if len(all) != 3 || s == nil || len(s.Rows) != 3 || s.Line < 8 || s.Line > s.Page || s.Page > 4096 || s.Page/s.Line > 64 {
-		t.Errorf("%d series, %+v", len(all), s)
-	}
-}
-
 func TestWrongKernelsAreRefused(t *testing.T) {
 	exits(t, []string{"-q", "--fabric", "shm"}, []exit{
 		{"cache frob", 2, "seq, reverse"},
@@ -137,10 +129,6 @@ func TestWrongKernelsAreRefused(t *testing.T) {
 		{"cache seq --page-size 100", 2, "power of two"},
 		{"cache seq --size 100 --rounds 1 --pages 8 --page-size 4096 --line-size 64 --policy duel --mapped", 0, ""},
 		{"cache ssca2-k1 --size 40", 2, "want 1 to 22"},
-		{"cache sizes --sizes 64,128,256", 2, "want 8"},
-		{"cache sizes --assert ratio>1x", 2, "for kernels"},
-		{"cache sizes --rounds 5", 2, "--sizes only"},
-		{"cache sizes --mapped --pages 3", 2, "--sizes only"},
 		{"cache seq --size 100 --rounds 1 --assert ratio>0x --assert messages<=1.5x --assert p50<100s", 0, ""},
 		{"cache seq --size 100 --rounds 1 --assert ratio>1000000x", 1, ""},
 	})

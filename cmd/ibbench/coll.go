@@ -2,47 +2,28 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/machine"
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/peer"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 )
 
 // collCmd is ibbench coll.
 type collCmd struct {
 	common
-	lively
 	timing
-	Ops     string        `arg:"" optional:"" help:"Some of barrier, allreduce (the sum of float64, in place), alltoall, bcast (from rank 0). Default: all."`
-	Sizes   string        `aliases:"size" placeholder:"LIST" help:"Bytes of a rank's buffer, of alltoall those for each rank, as 8 or 8,64K or 8..1M (doubling). Default: 8,1K,64K,1M."`
-	Loop    int           `placeholder:"N" help:"Operations of a sample, in a loop without barriers. Default: 1000, fewer from 16K on, at least 10."`
-	Peer    *string       `enum:"mpi" placeholder:"P" help:"mpi: the same with Open MPI on this machine, in rounds with ours, interleaved; prints the ratios. Over shm."`
-	Rounds  int           `default:"21" placeholder:"N" help:"Rounds of --peer. Default: 21."`
-	Timeout time.Duration `default:"3m" placeholder:"D" help:"End a round of the peer after this time. Default: 3m."`
-	Args    string        `name:"mpi-args" placeholder:"ARGS" help:"Further arguments of mpirun, as '--mca btl self,vader'."`
+	Ops   string `arg:"" optional:"" help:"Some of barrier, allreduce (the sum of float64, in place), alltoall, bcast (from rank 0). Default: all."`
+	Sizes string `aliases:"size" placeholder:"LIST" help:"Bytes of a rank's buffer, of alltoall those for each rank, as 8 or 8,64K or 8..1M (doubling). Default: 8,1K,64K,1M."`
+	Loop  int    `placeholder:"N" help:"Operations of a sample, in a loop without barriers. Default: 1000, fewer from 16K on, at least 10."`
 }
-
-// Samples of a point in each round of --peer, and of its warm-up.
-const (
-	peerSamples = 20
-	peerWarmup  = 3
-)
 
 func (c *collCmd) run(ctx context.Context, io streams) error {
 	points, err := c.points()
 	if err != nil {
 		return usageError{err}
 	}
-	if c.Peer == nil {
-		c.moving = c.Live
-		return c.measure(ctx, io, plan.Coll, points)
-	}
-	return c.compare(ctx, io, points)
+	return c.measure(ctx, io, plan.Coll, points)
 }
 
 func (c *collCmd) points() ([]plan.Point, error) {
@@ -57,15 +38,9 @@ func (c *collCmd) points() ([]plan.Point, error) {
 	if c.Loop < 0 {
 		return nil, fmt.Errorf("--loop %d: want 1 or more", c.Loop)
 	}
-	proto := plan.Point{Kind: plan.Coll, Depth: 1, Lanes: 1, Chain: 1}
+	proto := plan.Point{Kind: plan.Coll, Depth: 1, Lanes: 1}
 	if err := c.timing.complete(&proto); err != nil {
 		return nil, err
-	}
-	if c.Peer != nil {
-		proto.Intervals, proto.Duration, proto.Warmup, proto.WarmupIters = 1, 0, 0, peerWarmup
-		if proto.Iters == 0 {
-			proto.Iters = peerSamples
-		}
 	}
 	var points []plan.Point
 	for _, proto.Op = range ops {
@@ -84,49 +59,4 @@ func (c *collCmd) points() ([]plan.Point, error) {
 		}
 	}
 	return points, nil
-}
-
-// compare measures ours and the peer's.
-func (c *collCmd) compare(ctx context.Context, io streams, points []plan.Point) error {
-	if err := c.checkPeer(); err != nil {
-		return usageError{err}
-	}
-	as, err := c.assertions(plan.PeerKind(plan.Coll))
-	if err != nil {
-		return usageError{err}
-	}
-	p, err := c.plan(points)
-	if err != nil {
-		return usageError{err}
-	}
-	x := &peer.Comparison{Plan: p, Peer: peer.OpenMPI, CPUs: p.CPUs, Rounds: c.Rounds, Timeout: c.Timeout, Extra: strings.Fields(c.Args)}
-	return c.output.versus(ctx, io, c.Quiet, x, as, nil, func(*terminal) error {
-		p.Fabric = "shm"
-		if len(p.CPUs) > 0 {
-			return nil
-		}
-		// As mpirun binds its ranks: else the kernel may put both of ours on one core for a while.
-		cpus, err := machine.Allowed()
-		if err == nil && p.Ranks <= len(cpus) {
-			p.CPUs = cpus
-		}
-		return err
-	})
-}
-
-// checkPeer returns which flags do not go with --peer.
-func (c *collCmd) checkPeer() error {
-	switch {
-	case c.Fabric != "auto" && c.Fabric != "shm":
-		return fmt.Errorf("--fabric %s: --peer mpi is for shm, as Open MPI uses shared memory on one machine", c.Fabric)
-	case c.Duration != nil:
-		return errors.New("--duration: with --peer both sides take --iters samples in each round")
-	case c.Metrics != "":
-		return errors.New("--metrics: with --peer the ranks of each round are others")
-	case c.Rounds < 1 || c.Rounds > 1000:
-		return fmt.Errorf("--rounds %d: want 1 to 1000", c.Rounds)
-	case c.Timeout <= 0:
-		return fmt.Errorf("--timeout %v: want a time above 0", c.Timeout)
-	}
-	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -46,7 +45,8 @@ func (c *compareCmd) run(_ context.Context, io streams) error {
 	case len(r.Skipped) > 0:
 		return usageError{fmt.Errorf("%s and %s have nothing to compare: %s; measure more operations per sample (lat --batch), or choose other --metrics", c.Old, c.New, strings.Join(r.Skipped, "; "))}
 	default:
-		return usageError{fmt.Errorf("%s and %s have no point in common; the first has %s, the second %s", c.Old, c.New, named(r.OnlyOld), named(r.OnlyNew))}
+		return usageError{fmt.Errorf("%s and %s have no point in common; the first has %s, the second %s", c.Old, c.New,
+			named(r.OnlyOld), named(r.OnlyNew))}
 	}
 	if c.Format == "json" {
 		e := json.NewEncoder(io.out)
@@ -86,16 +86,14 @@ func printComparison(io streams, r *compare.Result) error {
 	fmt.Fprintf(t, "point\tfigure\told\tnew\tunit\tchange\tp\trounds\tverdict\n")
 	few := false
 	for _, row := range r.Rows {
-		p := distinct(3, row.P, compare.Alpha)[0]
+		p := fmt.Sprintf("%.3g", row.P)
 		if row.Verdict == compare.Few {
 			few, p = true, "-"
 		}
-		old, now, unit := figures(row.Old, row.New, row.Unit)
-		change := distinct(1, row.Change)[0]
-		if row.Change >= 0 {
-			change = "+" + change
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s %%\t%s\t%d, %d\t%s\n", row.Point, row.Metric, old, now, unit, change, p, row.OldN, row.NewN, row.Verdict)
+		old, unit := report.Shown(row.Old, row.Unit)
+		now, _ := report.Shown(row.New, row.Unit)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%+.2g %%\t%s\t%d, %d\t%s\n", row.Point, row.Metric, old, now, unit, row.Change,
+			p, row.OldN, row.NewN, row.Verdict)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -117,38 +115,4 @@ func printComparison(io streams, r *compare.Result) error {
 		}
 	}
 	return nil
-}
-
-// figures prints those of both sides in the unit that people use.
-func figures(older, newer float64, unit string) (old, now, shown string) {
-	scale, decimals, shown := 1e6, 3, "Mop/s"
-	switch {
-	case unit == "ns" && min(older, newer) < 100: // of shared memory
-		scale, decimals, shown = 1e3, 5, "us"
-	case unit == "ns":
-		scale, shown = 1e3, "us"
-	case unit == "B/s":
-		decimals, shown = 1, "MB/s"
-	}
-	both := distinct(decimals, older/scale, newer/scale)
-	return both[0], both[1], shown
-}
-
-// distinct prints figures with so many decimals, or as many more as tell those that differ apart,
-// and from 0.
-func distinct(decimals int, v ...float64) []string {
-	const most = 12
-	for ; ; decimals++ {
-		texts, of := make([]string, len(v)), map[string]float64{strconv.FormatFloat(0, 'f', decimals, 64): 0}
-		told := true
-		for i, x := range v {
-			texts[i] = strconv.FormatFloat(x, 'f', decimals, 64)
-			other, known := of[strings.TrimPrefix(texts[i], "-")]
-			told = told && (!known || other == math.Abs(x))
-			of[strings.TrimPrefix(texts[i], "-")] = math.Abs(x)
-		}
-		if told || decimals == most {
-			return texts
-		}
-	}
 }

@@ -12,14 +12,15 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 )
 
-// measuring starts a measurement that lasts, and returns when its counters are served at a URL.
-func measuring(t *testing.T, stdout io.Writer, op string, args ...string) (cmd *exec.Cmd, stderr *bufio.Reader, url string) {
+// measuring starts a measurement that lasts, and returns when its ranks have mapped each other.
+func measuring(t *testing.T, stdout io.Writer, op string, args ...string) (cmd *exec.Cmd, stderr *bufio.Reader) {
 	t.Helper()
-	cmd = program(t, append([]string{"lat", op, "--fabric", "shm", "--size", "8", "--duration", "1m", "--metrics", "127.0.0.1:0"}, args...)...)
+	cmd = program(t, append([]string{"lat", op, "--fabric", "shm", "--size", "8", "--duration", "1m"}, args...)...)
 	cmd.Stdout = stdout
 	pipe, err := cmd.StderrPipe()
 	if err != nil {
@@ -28,15 +29,19 @@ func measuring(t *testing.T, stdout io.Writer, op string, args ...string) (cmd *
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	stderr = bufio.NewReader(pipe)
-	for url == "" {
-		line, err := stderr.ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
+	joined := 0
+	for begin := time.Now(); joined < 2; time.Sleep(5 * time.Millisecond) {
+		joined = 0
+		for _, pid := range childrenOf(t, cmd.Process.Pid) {
+			if maps, _ := os.ReadFile("/proc/" + pid + "/maps"); strings.Count(string(maps), "/memfd:ibconduit-segment") > 1 {
+				joined++
+			}
 		}
-		_, url, _ = strings.Cut(strings.TrimSpace(line), "metrics at ")
+		if time.Since(begin) > time.Minute {
+			t.Fatalf("%d ranks have joined", joined)
+		}
 	}
-	return cmd, stderr, url
+	return cmd, bufio.NewReader(pipe)
 }
 
 func TestASignalIsTheExitCodeAndJSONIsWhole(t *testing.T) {
@@ -45,19 +50,13 @@ func TestASignalIsTheExitCodeAndJSONIsWhole(t *testing.T) {
 		says string
 	}{syscall.SIGINT: {130, "interrupted"}, syscall.SIGTERM: {143, "terminated"}} {
 		var out bytes.Buffer
-		cmd, stderr, _ := measuring(t, &out, "get", "--format", "json")
+		cmd, stderr := measuring(t, &out, "get", "--format", "json")
 		end(t, cmd, stderr, sig, want.code, want.says)
 		var all []report.Series
 		if err := json.Unmarshal(out.Bytes(), &all); err != nil || all == nil || len(all) != 0 {
 			t.Errorf("%v: %v, %d series in %q", sig, err, len(all), out.String())
 		}
 	}
-}
-
-// interrupt ends the program as Ctrl-C does.
-func interrupt(t *testing.T, cmd *exec.Cmd, stderr io.Reader) {
-	t.Helper()
-	end(t, cmd, stderr, syscall.SIGINT, 130, "interrupted")
 }
 
 // end ends the program by a signal; it must leave no rank behind.
@@ -101,7 +100,7 @@ func childrenOf(t *testing.T, pid int) (pids []string) {
 }
 
 func TestARankThatDiesEndsTheMeasurement(t *testing.T) {
-	cmd, stderr, _ := measuring(t, nil, "put")
+	cmd, stderr := measuring(t, nil, "put")
 	ranks := childrenOf(t, cmd.Process.Pid)
 	if len(ranks) != 2 {
 		t.Fatalf("%d ranks are running", len(ranks))

@@ -2,10 +2,8 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
@@ -16,7 +14,7 @@ import (
 type network struct {
 	Device string `short:"d" placeholder:"DEV" help:"Verbs device. Default: the best with an active port."`
 	GID    string `name:"gid" default:"auto" placeholder:"N|auto" help:"GID table index. Default: auto, RoCEv2 over IPv4 first."`
-	Fabric string `default:"auto" placeholder:"F" help:"ibv, shm or auto; several, as ibv,shm, are measured one after the other. Default: auto."`
+	Fabric string `default:"auto" enum:"auto,ibv,shm" help:"ibv, shm or auto. Default: auto."`
 	Ranks  int    `short:"n" default:"2" placeholder:"N" help:"Ranks to start where no launcher did. Default: 2."`
 	CPU    string `placeholder:"LIST" help:"Processors for the ranks of a host, as 0,2 or 0-3, dealt out in equal parts."`
 	Quiet  bool   `short:"q" help:"No progress on standard error."`
@@ -25,9 +23,8 @@ type network struct {
 
 // written are the flags that say where to report.
 type written struct {
-	Output []string `short:"o" sep:"none" placeholder:"FILE" help:"Write the results to a file too, in the format of its suffix: .json .ndjson .csv .txt .bench, of flow jacobi and ft also the plot .svg. Repeatable."`
+	Output []string `short:"o" sep:"none" placeholder:"FILE" help:"Write the results to a file too, in the format of its suffix: .json .ndjson .csv .txt .bench. Repeatable."`
 	Format string   `default:"text" enum:"text,json,ndjson,csv,bench" help:"Format on standard output: text, json, ndjson, csv or bench (for benchstat). Default: text."`
-	drawn  bool     // there is a plot
 }
 
 // output are the flags that say how to report.
@@ -44,12 +41,9 @@ func (o output) writers(io streams) (report.Tee, []float64, error) {
 type common struct {
 	network
 	output
-	Assert  []string `sep:"none" placeholder:"A" help:"Fail with exit code 1 unless this holds for every point: 'p99<5us', 'bw>1GB/s', 'rate>1M/s'. Repeatable."`
-	server  string   // host where ibbench serve runs; "": none
-	moving  bool     // the live line has figures and the time
-	points  int      // that are measured in rounds; 0: each of them once
-	rounds  int
-	Metrics string `placeholder:"ADDR" help:"Serve rank 0's counters to Prometheus at this address, as :9090, while measuring."`
+	Assert []string `sep:"none" placeholder:"A" help:"Fail with exit code 1 unless this holds for every point: 'p99<5us', 'bw>1GB/s', 'rate>1M/s'. Repeatable."`
+	points int      // that are measured in rounds; 0: each of them once
+	rounds int
 }
 
 // timing are the flags that say how long to measure. Pointers tell a 0 that was asked for, which is
@@ -61,67 +55,22 @@ type timing struct {
 	WarmupIters int64          `default:"100" placeholder:"N" help:"... and for at least so many samples. Default: 100."`
 }
 
-// Defaults of timing.
-const (
-	defaultWarmup      = 200 * time.Millisecond
-	defaultWarmupIters = 100
-)
-
-// repeated is the flag of measurements that are fit to be compared.
-type repeated struct {
-	Rounds *int `placeholder:"N" help:"Measure all points N times, one after the other, and report medians; ibbench compare wants 4 rounds or more. Default: 1."`
-}
-
-func (r repeated) times(byDefault int) int { return *cmp.Or(r.Rounds, &byDefault) }
-
-// peered are the flags of measurements that other programs do, too.
-type peered struct {
-	Peer *string `enum:"perftest,ucx,mpi" placeholder:"P" help:"Measure the same with another program on this machine, in rounds with ours, interleaved, and print the ratios: perftest; ucx, UCX's ucx_perftest; mpi, the OSU micro-benchmarks over Open MPI."`
-	Args string  `name:"peer-args" placeholder:"ARGS" help:"Further arguments of perftest's tools, or of mpirun."`
-}
-
-// lively is the flag of measurements that can be watched; of heap it would be another one.
-type lively struct {
-	Live bool `help:"On a terminal, show the time, and of latencies the figures so far, in a line that moves."`
-}
-
 // swept are the flags of lat, bw and rate.
 type swept struct {
 	common
-	lively
 	timing
-	repeated
-	peered
-}
-
-// sweep measures the points of x's kind, or with a peer what x has of them. asked has the flags
-// that do not go with a peer, and whether they are set.
-func (c *swept) sweep(ctx context.Context, io streams, host string, points []plan.Point, x perftestCmd, asked map[string]bool) error {
-	if c.Peer == nil {
-		c.moving, c.server = c.Live, host
-		return c.measureRounds(ctx, io, x.Kind, points, c.times(1))
-	}
-	asked["HOST"], asked["--live"] = host != "", c.Live
-	return c.beside(ctx, io, x, asked)
+	Rounds int `default:"1" placeholder:"N" help:"Measure all points N times, one after the other, and report medians; ibbench compare wants 4 rounds or more. Default: 1."`
 }
 
 // stream are the flags of throughputs.
 type stream struct {
 	Lanes      string `default:"1" placeholder:"LIST" help:"Workers per sending rank, each in a goroutine, as 1 or 1..8; of am the message endpoints. Default: 1."`
 	Goroutines string `placeholder:"LIST" help:"am: goroutines that send, dealt out to the lanes, as 1 or 1..8. Default: as many as lanes."`
-	Chain      int    `default:"1" placeholder:"N" help:"Operations posted together, one doorbell for all. Default: 1."`
 }
 
 // local is the flag that says which memory puts send from and gets read into.
 type local struct {
 	Local string `default:"segment" enum:"segment,own" help:"Memory that puts send from and gets read into: segment, or own: the program's own, from Go's heap, which over verbs is registered from a size on and copied below it (IBCONDUIT_ZEROCOPY_MIN). Default: segment."`
-}
-
-func (l local) where() string {
-	if l.Local == plan.Own {
-		return plan.Own
-	}
-	return ""
 }
 
 // complete checks the flags and puts them into a point.
@@ -190,9 +139,6 @@ func (s stream) points(t timing, proto plan.Point, size, byDefault, depth string
 	if err != nil {
 		return nil, fmt.Errorf("--lanes: %w", err)
 	}
-	if s.Chain < 1 || s.Chain > slices.Max(depths) {
-		return nil, fmt.Errorf("--chain %d: want 1 to the depth, %d", s.Chain, slices.Max(depths))
-	}
 	if err := t.complete(&proto); err != nil {
 		return nil, err
 	}
@@ -205,7 +151,7 @@ func (s stream) points(t timing, proto plan.Point, size, byDefault, depth string
 			for _, d := range depths {
 				for _, n := range sizes {
 					pt := proto
-					pt.Lanes, pt.Goroutines, pt.Depth, pt.Size, pt.Chain = l, g, d, n, min(s.Chain, d)
+					pt.Lanes, pt.Goroutines, pt.Depth, pt.Size = l, g, d, n
 					points = append(points, pt)
 				}
 			}
@@ -237,47 +183,25 @@ func (n network) plan(points []plan.Point) (*plan.Plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--cpu: %w", err)
 	}
-	p := &plan.Plan{Fabric: "auto", Device: n.Device, GID: n.GID, Ranks: n.Ranks, CPUs: cpus, Seed: n.Seed, Points: points}
+	p := &plan.Plan{Fabric: n.Fabric, Device: n.Device, GID: n.GID, Ranks: n.Ranks, CPUs: cpus, Seed: n.Seed,
+		Points: points}
 	return p, p.Validate()
 }
 
-// fabrics is the list of --fabric.
-func (n network) fabrics() ([]string, error) {
-	var list []string
-	for f := range strings.SplitSeq(n.Fabric, ",") {
-		f = strings.TrimSpace(f)
-		if f != "auto" && f != "ibv" && f != "shm" {
-			return nil, fmt.Errorf("--fabric %q: want ibv, shm or auto", f)
-		}
-		if slices.Contains(list, f) {
-			return nil, fmt.Errorf("--fabric %s is named twice", f)
-		}
-		list = append(list, f)
-	}
-	return list, nil
-}
-
-// writers opens standard output and the files, and returns the percentiles. It opens nothing where
-// usage is only checked.
+// writers opens standard output and the files, and returns the percentiles.
 func (o written) writers(io streams, percentiles string) (report.Tee, []float64, error) {
 	pct, err := plan.Percentiles(percentiles)
 	if err != nil {
 		return nil, nil, usageError{fmt.Errorf("--pct: %w", err)}
 	}
 	for _, path := range o.Output {
-		switch format, err := report.FormatOf(path); {
-		case err != nil:
+		if _, err := report.FormatOf(path); err != nil {
 			return nil, nil, usageError{err}
-		case format == "svg" && !o.drawn:
-			return nil, nil, usageError{fmt.Errorf("-o %s: no format of this command, only of flow jacobi and flow ft; ibbench report --pictures draws other results", path)}
 		}
 	}
 	w, err := report.New(o.Format, io.out, pct)
 	if err != nil {
 		return nil, nil, usageError{err}
-	}
-	if io.check {
-		return nil, pct, nil
 	}
 	tee := report.Tee{w}
 	for _, path := range o.Output {
@@ -291,10 +215,6 @@ func (o written) writers(io streams, percentiles string) (report.Tee, []float64,
 }
 
 // assertions reads --assert.
-func (c *common) assertions(kind string) ([]plan.Assertion, error) {
-	return assertions(c.Assert, kind)
-}
-
 func assertions(texts []string, kind string) ([]plan.Assertion, error) {
 	var as []plan.Assertion
 	for _, s := range texts {
@@ -317,14 +237,4 @@ func percentiles(shown []float64, as []plan.Assertion) []float64 {
 	}
 	slices.SortFunc(all, cmp.Compare[float64])
 	return slices.Compact(all)
-}
-
-// besides adds to what does not go with --peer: it has one sender, and one depth.
-func (s stream) besides(points []plan.Point, asked map[string]bool) map[string]bool {
-	pt := points[0]
-	for _, p := range points {
-		asked["--depth"] = asked["--depth"] || p.Depth != pt.Depth
-	}
-	asked["--lanes"], asked["--goroutines"], asked["--chain"] = s.Lanes != "1", s.Goroutines != "", s.Chain != 1
-	return asked
 }

@@ -10,12 +10,10 @@ import (
 // latCmd is ibbench lat.
 type latCmd struct {
 	swept
-	Op string `arg:"" optional:"" default:"put" help:"put, get, amo, cas or am."`
-	target
-	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes, as 8 or 8,64,4K or 8..1M (doubling). Of am: short, or the bytes of a Medium that is answered by as many. Default: 8..4K, with --peer 8,4K; of am short."`
+	Op    string `arg:"" optional:"" default:"put" enum:"put,get,amo,cas,am" help:"put, get, amo, cas or am."`
+	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes, as 8 or 8,64,4K or 8..1M (doubling). Of am: short, or the bytes of a Medium that is answered by as many. Default: 8..4K; of am short."`
 	local
 	Ack   bool   `help:"put: time one blocking put until it is complete at the target (op) instead of a ping-pong (rtt/2)."`
-	Depth int    `default:"1" placeholder:"N" help:"Operations in flight. Default: 1."`
 	Rate  string `placeholder:"R" help:"Open loop: start R operations per second, as 200k, and time each from when it was due."`
 	Batch int    `placeholder:"N" help:"Operations per sample. Default: as few as the clock allows."`
 }
@@ -25,19 +23,12 @@ func (c *latCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if c.Op == plan.AM && c.Sizes == "" {
-		c.Sizes = "short"
-	}
-	return c.sweep(ctx, io, c.Host, points, perftestCmd{Kind: plan.Lat, Ops: c.Op, Sizes: c.Sizes, ack: c.Ack}, map[string]bool{
-		"--rate": c.Rate != "", "--batch": c.Batch != 0, "--depth": c.Depth != 1, "--local": c.where() != "",
-	})
+	return c.sweep(ctx, io, plan.Lat, points)
 }
 
 func (c *latCmd) points() ([]plan.Point, error) {
-	if err := c.between(&c.Op, plan.Put, plan.Put, plan.Get, plan.AMO, plan.CAS, plan.AM); err != nil {
-		return nil, err
-	}
-	proto := plan.Point{Kind: plan.Lat, Op: c.Op, Ack: c.Ack, Depth: c.Depth, Lanes: 1, Chain: 1, Batch: c.Batch, Local: c.where()}
+	proto := plan.Point{Kind: plan.Lat, Op: c.Op, Ack: c.Ack, Depth: 1, Lanes: 1, Batch: c.Batch,
+		Local: map[string]string{plan.Own: plan.Own}[c.Local]}
 	if c.Ack && c.Op != plan.Put {
 		return nil, fmt.Errorf("--ack is for put; lat %s is always timed until it is complete", c.Op)
 	}

@@ -36,7 +36,8 @@ Without a launcher it starts a second rank on this machine and measures on the b
 (hardware before software), else shared memory. Under ibrun, mpiexec or srun the ranks of the job are its peers.
 
 Results go to standard output and to the files of -o, progress to standard error. Exit code: 0 ok, 1 an assertion
-failed, 2 wrong usage, 3 nothing could be measured, 130 interrupted, 143 terminated. Each flag can be set by a variable: IBBENCH_SIZES for --sizes.
+failed, 2 wrong usage, 3 nothing could be measured, 130 interrupted,
+	143 terminated. Each flag can be set by a variable: IBBENCH_SIZES for --sizes.
 One that is almost a flag's is named on standard error.`
 
 // cli lists the commands; each has a file of its own.
@@ -47,14 +48,9 @@ type cli struct {
 	Rate     rateCmd          `cmd:"" help:"Operations per second against depth, lanes and, of am, goroutines."`
 	Perftest perftestCmd      `cmd:"" help:"The same plan here and with perftest's ib_*_lat and ib_*_bw, interleaved; prints the ratios."`
 	MR       mrCmd            `cmd:"" name:"mr" help:"Registrations of the program's own memory: their cost, that of a hit, and that of listening for munmap."`
-	Join     joinCmd          `cmd:"" help:"How long jobs of 2, 4, 8 .. ranks take to start on this host: launch, bootstrap, Join, first barrier."`
-	Heap     heapCmd          `cmd:"" help:"The shared heaps: Alloc and Free of local, remote and global blocks, and how fragmented churn leaves a heap."`
 	Cache    cacheCmd         `cmd:"" help:"Kernels that access remote memory word by word, with and without a cache for it, in turns; what lines and pages of one cost."`
 	Coll     collCmd          `cmd:"" help:"Collective operations: barrier, allreduce, alltoall, bcast; with --peer mpi beside Open MPI's."`
-	Pairs    pairsCmd         `cmd:"" help:"Latency and bandwidth of every pair of ranks as a matrix, and what stands out: slow links, slow hosts, the wrong MTU."`
 	Flow     flowCmd          `cmd:"" help:"Kernels whose messages need much memory for a time, in ranks whose memory is limited, with and without a budget."`
-	Serve    serveCmd         `cmd:"" help:"Wait for ibbench lat HOST, bw HOST and rate HOST of another host, and measure with it; no launcher is needed."`
-	Run      runCmd           `cmd:"" help:"Several measurements, as a file in TOML has them."`
 	Compare  compareCmd       `cmd:"" help:"Which points of two results have become faster or slower; exit code 1 if one is slower."`
 	Report   reportCmd        `cmd:"" help:"A page of tables and pictures from results, as one HTML file."`
 	Doctor   doctorCmd        `cmd:"" help:"What works on this machine, and what to do about the rest."`
@@ -67,9 +63,8 @@ type command interface {
 
 // streams are where output goes.
 type streams struct {
-	out   io.Writer
-	err   *os.File
-	check bool // only look for wrong usage; nothing is measured or written
+	out io.Writer
+	err *os.File
 }
 
 // usageError is the user's mistake, exit code 2.
@@ -162,7 +157,8 @@ func parse(args []string, io streams) (cmd command, code int, done bool) {
 	if done {
 		return nil, code, true
 	}
-	for _, text := range nearest.Misspelt(os.Environ(), variablePrefix+"_", flagVariables(syntax(new(cli), io, func(int) {}).Model.Node)) {
+	for _, text := range nearest.Misspelt(os.Environ(), variablePrefix+"_",
+		flagVariables(syntax(new(cli), io, func(int) {}).Model.Node)) {
 		fmt.Fprintf(io.err, "ibbench: %s\n", text)
 	}
 	if err != nil {
@@ -202,7 +198,7 @@ func syntax(c *cli, io streams, exit func(int)) *kong.Kong {
 // understand reads a command line.
 func understand(args []string, io streams, exit func(int)) (command, error) {
 	var c cli
-	parsed, err := syntax(&c, io, exit).Parse(joinNegative(args))
+	parsed, err := syntax(&c, io, exit).Parse(args)
 	if err != nil {
 		return nil, err
 	}
@@ -216,19 +212,4 @@ func version() string {
 		return "ibbench (unknown version)"
 	}
 	return fmt.Sprintf("ibbench %s %s %s/%s", info.Main.Version, info.GoVersion, runtime.GOOS, runtime.GOARCH)
-}
-
-// joinNegative writes "--iters -5" as "--iters=-5": kong takes -5 for another flag, and its message
-// does not tell what is wrong with the number.
-func joinNegative(args []string) (out []string) {
-	for _, a := range args {
-		last := len(out) - 1
-		if last >= 0 && strings.HasPrefix(out[last], "--") && !strings.Contains(out[last], "=") &&
-			len(a) > 1 && a[0] == '-' && a[1] >= '0' && a[1] <= '9' {
-			out[last] += "=" + a
-			continue
-		}
-		out = append(out, a)
-	}
-	return out
 }

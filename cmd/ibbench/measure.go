@@ -15,19 +15,15 @@ import (
 	"github.com/ibconduit/conduit/internal/errtext"
 )
 
-// measure runs the points on every fabric asked for and reports them.
-func (c *common) measure(ctx context.Context, io streams, kind string, points []plan.Point) error {
-	return c.measureEach(ctx, io, kind, points, func(*report.Series) {})
-}
-
-// measureRounds measures all points several times, one after the other, and reports a series for
-// each of them.
-func (c *common) measureRounds(ctx context.Context, io streams, kind string, points []plan.Point, rounds int) error {
-	if rounds < 1 || rounds > maxRounds || rounds*len(points) > maxPoints {
-		return usageError{fmt.Errorf("--rounds %d of %s: want 1 to %d rounds, and %d measurements at most", rounds, errtext.Count(len(points), "point"), maxRounds, maxPoints)}
+// sweep measures all points several times, one after the other, and reports a series for each of
+// them.
+func (c *swept) sweep(ctx context.Context, io streams, kind string, points []plan.Point) error {
+	if c.Rounds < 1 || c.Rounds > maxRounds || c.Rounds*len(points) > maxPoints {
+		return usageError{fmt.Errorf("--rounds %d of %s: want 1 to %d rounds, and %d measurements at most", c.Rounds,
+			errtext.Count(len(points), "point"), maxRounds, maxPoints)}
 	}
-	c.points, c.rounds = len(points), rounds
-	return c.measure(ctx, io, kind, slices.Repeat(points, rounds))
+	c.points, c.rounds = len(points), c.Rounds
+	return c.measure(ctx, io, kind, slices.Repeat(points, c.Rounds))
 }
 
 // Limits of --rounds.
@@ -36,9 +32,9 @@ const (
 	maxPoints = 100000
 )
 
-// measureEach is measure that calls each with every series before it is reported.
-func (c *common) measureEach(ctx context.Context, io streams, kind string, points []plan.Point, each func(*report.Series)) error {
-	as, err := c.assertions(kind)
+// measure runs the points on every fabric asked for and reports them.
+func (c *common) measure(ctx context.Context, io streams, kind string, points []plan.Point) error {
+	as, err := assertions(c.Assert, kind)
 	if err != nil {
 		return usageError{err}
 	}
@@ -46,42 +42,35 @@ func (c *common) measureEach(ctx context.Context, io streams, kind string, point
 	if err != nil {
 		return usageError{err}
 	}
-	fabrics, err := c.fabrics()
-	if err != nil {
-		return usageError{err}
-	}
-	if io.check {
-		_, _, err := c.writers(io)
-		return err
-	}
-	p.Metrics, p.Live = c.Metrics, c.moving
-	var boot bootstrap.Bootstrap
-	if c.server == "" {
-		boot, err = launched(ctx)
-	}
+	boot, err := launched(ctx)
 	if err != nil {
 		return err
+	}
+	if boot != nil {
+		p.Ranks = boot.Size()
+		if err := p.Validate(); err != nil {
+			if err = (usageError{err}); boot.Rank() > 0 {
+				err = codeError(exitUsage) // rank 0 says the same
+			}
+			return errors.Join(boot.Close(), err)
+		}
 	}
 	if boot != nil && boot.Rank() > 0 {
-		return c.follow(ctx, boot, p, fabrics)
+		p.Pct = []float64{50}
+		return quietly(measure.Rank(ctx, boot, p, measure.Events{}))
 	}
 	out, pct, err := c.writers(io)
 	if err != nil {
 		return err
 	}
 	p.Pct = percentiles(append(pct, 50, 99), as) // those of rounds, which compare reads
-	r := &results{out: out, as: as, each: each, t: newTerminal(io.err, c.Quiet), rounds: make([][]*report.Series, c.points), want: c.rounds}
-	if c.moving {
-		r.t.move()
-	}
+	r := &results{out: out, as: as, t: newTerminal(io.err, c.Quiet), rounds: make([][]*report.Series, c.points),
+		want: c.rounds}
 	events := measure.Events{Progress: r.t.live, Line: func(text string) { r.t.line("%s", text) }, Series: r.add}
-	switch {
-	case c.server != "":
-		err = c.ask(ctx, c.server, p, fabrics, events)
-	case boot != nil:
-		err = c.lead(ctx, boot, p, fabrics, events)
-	default:
-		err = c.start(ctx, p, fabrics, r.t, events)
+	if boot != nil {
+		err = quietly(measure.Rank(ctx, boot, p, events))
+	} else {
+		err = start(ctx, p, r.t, events)
 	}
 	return r.end(err)
 }
@@ -94,10 +83,9 @@ type results struct {
 	t      *terminal
 	failed bool
 
-	rounds [][]*report.Series                           // by point, where each is measured several times
-	want   int                                          // rounds
-	came   int                                          // series
-	merge  func(rounds []*report.Series) *report.Series // nil: report.Merge
+	rounds [][]*report.Series // by point, where each is measured several times
+	want   int                // rounds
+	came   int                // series
 }
 
 // add reports a series, or keeps it until all rounds of its point are there.
@@ -113,15 +101,7 @@ func (r *results) add(s *report.Series) error {
 	}
 	all := *at
 	*at = nil
-	return r.merged(all)
-}
-
-// merged reports the rounds of a point as one.
-func (r *results) merged(rounds []*report.Series) error {
-	if r.merge != nil {
-		return r.report(r.merge(rounds))
-	}
-	return r.report(report.Merge(rounds))
+	return r.report(report.Merge(all))
 }
 
 func (r *results) report(s *report.Series) error {
@@ -136,10 +116,10 @@ func (r *results) report(s *report.Series) error {
 
 // end writes what was measured, also before a failure.
 func (r *results) end(err error) error {
-	r.t.end()
+	r.t.clear()
 	for _, rounds := range r.rounds { // of points that were not finished
 		if len(rounds) > 0 {
-			err = errors.Join(err, r.merged(rounds))
+			err = errors.Join(err, r.report(report.Merge(rounds)))
 		}
 	}
 	if err = errors.Join(err, r.out.Close()); err != nil {
@@ -168,32 +148,11 @@ func launched(ctx context.Context) (bootstrap.Bootstrap, error) {
 
 // alone refuses a launcher: what a command says that it does has no use for its ranks.
 func (io streams) alone(ctx context.Context, why string) error {
-	if io.check {
-		return nil
-	}
 	boot, err := launched(ctx)
 	if boot == nil || err != nil {
 		return err
 	}
 	return errors.Join(usageError{fmt.Errorf("%s; run it without a launcher", why)}, boot.Close())
-}
-
-// lead is rank 0 under a launcher.
-func (c *common) lead(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, fabrics []string, events measure.Events) error {
-	if err := adapt(p, boot, fabrics); err != nil {
-		return errors.Join(err, boot.Close())
-	}
-	return quietly(measure.Rank(ctx, boot, p, events))
-}
-
-// follow is any other rank under a launcher.
-func (c *common) follow(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, fabrics []string) error {
-	p.Pct = []float64{50}
-	if err := adapt(p, boot, fabrics); err != nil {
-		// Rank 0 says the same.
-		return errors.Join(boot.Close(), codeError(exitUsage))
-	}
-	return quietly(measure.Rank(ctx, boot, p, measure.Events{}))
 }
 
 // quietly leaves it to another rank to say what is wrong.
@@ -204,47 +163,29 @@ func quietly(err error) error {
 	return err
 }
 
-// adapt fits the plan to the launcher's job.
-func adapt(p *plan.Plan, boot bootstrap.Bootstrap, fabrics []string) error {
-	if len(fabrics) > 1 {
-		return usageError{fmt.Errorf("under a launcher (%s) one fabric is measured at a time, not %v", boot.Name(), fabrics)}
+// start measures with ranks of our own on this machine.
+func start(ctx context.Context, p *plan.Plan, t *terminal, events measure.Events) error {
+	why, err := settle(p)
+	if err != nil {
+		return err
 	}
-	p.Fabric, p.Ranks = fabrics[0], boot.Size()
-	if err := p.Validate(); err != nil {
-		return usageError{err}
-	}
-	return nil
-}
-
-// start measures each fabric with ranks of our own on this machine.
-func (c *common) start(ctx context.Context, p *plan.Plan, fabrics []string, t *terminal, events measure.Events) error {
-	for _, f := range fabrics {
-		one := *p
-		why, err := settle(&one, f)
-		if err != nil {
-			return err
-		}
-		t.line("%d ranks on this machine, fabric %s: %s", one.Ranks, one.Fabric, why)
-		if err := startRanks(ctx, &one, events); err != nil {
-			return err
-		}
-	}
-	return nil
+	t.line("%d ranks on this machine, fabric %s: %s", p.Ranks, p.Fabric, why)
+	return startRanks(ctx, p, events)
 }
 
 // settle turns the fabric asked for into one that this machine has, and says
 // why it is that one.
-func settle(p *plan.Plan, fabric string) (why string, err error) {
-	if fabric == "shm" {
-		p.Fabric = "shm"
+func settle(p *plan.Plan) (why string, err error) {
+	if p.Fabric == "shm" {
 		return "asked for", nil
 	}
 	d, chosen, err := machine.FindDevice(p.Device, p.GID)
 	switch {
 	case err == nil:
 		p.Fabric, p.Device = "ibv", d.Name
-		return fmt.Sprintf("device %s port %d, GID %d %s %s, MTU %d (%s)", d.Name, d.Port, d.GIDIndex, d.GID, d.GIDType, d.MTU, chosen), nil
-	case fabric == "ibv" || p.Device != "":
+		return fmt.Sprintf("device %s port %d, GID %d %s %s, MTU %d (%s)", d.Name, d.Port, d.GIDIndex, d.GID, d.GIDType,
+			d.MTU, chosen), nil
+	case p.Fabric == "ibv" || p.Device != "":
 		return "", fmt.Errorf("fabric ibv: %w; ibbench doctor says what to do, and --fabric shm measures without RDMA", err)
 	}
 	p.Fabric = "shm"

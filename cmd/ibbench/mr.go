@@ -36,10 +36,6 @@ func (c *mrCmd) run(ctx context.Context, io streams) (err error) {
 	if err := io.alone(ctx, "mr measures one process"); err != nil {
 		return err
 	}
-	if io.check {
-		_, _, err := c.writers(io)
-		return err
-	}
 	reg, err := mr.Open(c.Device, c.GID, c.Fake, c.Op == plan.Reg)
 	if err != nil {
 		return err
@@ -67,18 +63,20 @@ func (c *mrCmd) points() (points []plan.Point, as []plan.Assertion, err error) {
 	if c.Origin != regcache.Mapped.String() && c.Op != plan.Hit {
 		return nil, nil, errors.New("--origin is for hit")
 	}
-	sizes, err := plan.Sizes(cmp.Or(c.Sizes, map[string]string{plan.Reg: "4K..64M", plan.Hit: "4K", plan.Churn: "4K"}[c.Op]))
+	sizes, err := plan.Sizes(cmp.Or(c.Sizes, map[string]string{plan.Reg: "4K..64M", plan.Hit: "4K",
+		plan.Churn: "4K"}[c.Op]))
 	if err != nil {
 		return nil, nil, fmt.Errorf("--sizes: %w", err)
 	}
 	regions := []int{0}
 	if c.Op != plan.Reg {
-		if regions, err = plan.Regions(cmp.Or(c.Regions, map[string]string{plan.Hit: "1,16,256,4096", plan.Churn: "0,1000"}[c.Op])); err != nil {
+		if regions, err = plan.Regions(cmp.Or(c.Regions, map[string]string{plan.Hit: "1,16,256,4096",
+			plan.Churn: "0,1000"}[c.Op])); err != nil {
 			return nil, nil, fmt.Errorf("--regions: %w", err)
 		}
 	}
 	for _, n := range regions {
-		proto := plan.Point{Kind: plan.MR, Op: c.Op, Regions: n, Depth: 1, Lanes: 1, Chain: 1}
+		proto := plan.Point{Kind: plan.MR, Op: c.Op, Regions: n, Depth: 1, Lanes: 1}
 		switch c.Op {
 		case plan.Churn:
 			proto.Cycles = c.Cycles

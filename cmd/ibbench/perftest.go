@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -18,52 +17,28 @@ import (
 	"github.com/ibconduit/conduit/internal/errtext"
 )
 
+// within is how near to a median ratio its interval is for --budget to end.
+const within = 0.05
+
 // perftestCmd is ibbench perftest.
 type perftestCmd struct {
 	output
-	Kind    string        `arg:"" optional:"" default:"lat" enum:"lat,bw,rate" help:"lat: put, get, fetch-and-add and active messages; bw: put, get and active messages; rate: small ones a second, of the operations of lat."`
-	Ops     string        `placeholder:"LIST" help:"Some of put, get, amo, am. Default: all."`
-	Device  string        `short:"d" placeholder:"DEV" help:"Verbs device. Default: the best with an active port."`
-	GID     string        `name:"gid" default:"auto" placeholder:"N|auto" help:"GID table index. Default: auto, RoCEv2 over IPv4 first."`
-	Sizes   string        `aliases:"size" placeholder:"LIST" help:"Sizes in bytes. Default: 8,4K for lat, 64K for bw; of am short,4K and 4K."`
-	Iters   *int64        `placeholder:"N" help:"Iterations of each measurement. Default: 20000 for lat, so that the first second of a process does not count for much; 500 for bw."`
-	Rounds  int           `default:"5" placeholder:"N" help:"Rounds that must count. Default: 5."`
-	Budget  time.Duration `placeholder:"D" help:"Instead of --rounds: measure until the 95 % interval of each median ratio is within --within of it, or no further round fits into this time, as 90s. The first round may take twice as long."`
-	Within  float64       `default:"5" placeholder:"P" help:"Percent, for --budget. Default: 5."`
-	UCX     bool          `name:"ucx" help:"lat: measure with UCX (ucx_perftest, rc_verbs) in each round too."`
-	Goals   string        `placeholder:"LIST" help:"Ratios to perftest that are wanted of the best rounds, as put:8=1.35,am:short=1.8; the table says which are reached. Does not change the exit code."`
-	Timeout time.Duration `default:"3m" placeholder:"D" help:"End a pair of processes after this time. Default: 3m."`
-	Args    string        `name:"perftest-args" placeholder:"ARGS" help:"Further arguments of the tools, as '-I 64'."`
-	CPU     string        `placeholder:"LIST" help:"Processors for both processes of each side, dealt out in equal parts."`
-	Assert  []string      `sep:"none" placeholder:"A" help:"Fail with exit code 1 unless this ratio holds everywhere: 'p50<1.15x', 'p99<2x', or 'bw>0.9x'. Repeatable."`
-	Quiet   bool          `short:"q" help:"No progress on standard error."`
-	Seed    uint64        `default:"1" placeholder:"N" help:"Seed of the payloads. Default: 1."`
-
-	peer   string // "": perftest
-	fabric string // that a peer other than perftest is asked for
-	ack    bool   // puts as lat put --ack
-	depth  int    // of bw and rate; 0: that of perftest's tools
-}
-
-// besideRounds and besideTimeout are those of --peer.
-const (
-	besideRounds  = 7
-	besideTimeout = 3 * time.Minute
-)
-
-// beside measures with a peer what the command of x would measure alone.
-func (c *swept) beside(ctx context.Context, io streams, x perftestCmd, asked map[string]bool) error {
-	asked["--ranks"], asked["--metrics"], asked["--duration"] = c.Ranks != 2, c.Metrics != "", c.Duration != nil
-	asked["--warmup"], asked["--warmup-iters"] = c.Warmup != defaultWarmup, c.WarmupIters != defaultWarmupIters
-	for _, name := range slices.Sorted(maps.Keys(asked)) {
-		if asked[name] {
-			return usageError{fmt.Errorf("%s: it does not go with --peer, which measures --iters operations, of the same kind on both sides, between two processes on this machine", name)}
-		}
-	}
-	x.output, x.Device, x.GID, x.CPU, x.Quiet, x.Seed, x.Assert = c.output, c.Device, c.GID, c.CPU, c.Quiet, c.Seed, c.Assert
-	x.peer, x.fabric, x.Args, x.Iters, x.Rounds = *c.Peer, c.Fabric, c.Args, c.Iters, c.times(besideRounds)
-	x.Within, x.Timeout = 5, besideTimeout
-	return x.run(ctx, io)
+	Kind   string        `arg:"" optional:"" default:"lat" enum:"lat,bw,rate" help:"lat: put, get, fetch-and-add and active messages; bw: put, get and active messages; rate: small ones a second, of the operations of lat."`
+	Ops    string        `placeholder:"LIST" help:"Some of put, get, amo, am. Default: all."`
+	Device string        `short:"d" placeholder:"DEV" help:"Verbs device. Default: the best with an active port."`
+	GID    string        `name:"gid" default:"auto" placeholder:"N|auto" help:"GID table index. Default: auto, RoCEv2 over IPv4 first."`
+	Sizes  string        `aliases:"size" placeholder:"LIST" help:"Sizes in bytes. Default: 8,4K for lat, 64K for bw; of am short,4K and 4K."`
+	Iters  *int64        `placeholder:"N" help:"Iterations of each measurement. Default: 20000 for lat, so that the first second of a process does not count for much; 500 for bw."`
+	Rounds int           `default:"5" placeholder:"N" help:"Rounds that must count. Default: 5."`
+	Budget time.Duration `placeholder:"D" help:"Instead of --rounds: measure until the 95 % interval of each median ratio is within 5 % of it, or no further round fits into this time, as 90s. The first round may take twice as long."`
+	Within float64       `default:"5" placeholder:"P" help:"Percent, for --budget. Default: 5."`
+	UCX    bool          `name:"ucx" help:"lat: measure with UCX (ucx_perftest, rc_verbs) in each round too."`
+	Goals  string        `placeholder:"LIST" help:"Ratios to perftest that are wanted of the best rounds, as put:8=1.35,am:short=1.8; the table says which are reached. Does not change the exit code."`
+	Args   string        `name:"perftest-args" placeholder:"ARGS" help:"Further arguments of the tools, as '-I 64'."`
+	CPU    string        `placeholder:"LIST" help:"Processors for both processes of each side, dealt out in equal parts."`
+	Assert []string      `sep:"none" placeholder:"A" help:"Fail with exit code 1 unless this ratio holds everywhere: 'p50<1.15x', 'p99<2x', or 'bw>0.9x'. Repeatable."`
+	Quiet  bool          `short:"q" help:"No progress on standard error."`
+	Seed   uint64        `default:"1" placeholder:"N" help:"Seed of the payloads. Default: 1."`
 }
 
 func (c *perftestCmd) run(ctx context.Context, io streams) error {
@@ -76,8 +51,8 @@ func (c *perftestCmd) run(ctx context.Context, io streams) error {
 		return usageError{fmt.Errorf("--goals: %w", err)}
 	}
 	x := &peer.Comparison{
-		Plan: p, Peer: cmp.Or(c.peer, peer.Perftest), Rounds: c.Rounds, Timeout: c.Timeout, Extra: strings.Fields(c.Args),
-		UCX: c.UCX, Until: peer.Until{Budget: c.Budget, Within: c.Within / 100},
+		Plan: p, Peer: peer.Perftest, Rounds: c.Rounds, Timeout: peer.Timeout, Extra: strings.Fields(c.Args),
+		UCX: c.UCX, Until: peer.Until{Budget: c.Budget, Within: within},
 	}
 	return c.versus(ctx, io, c.Quiet, x, as, goals.Judge, func(t *terminal) (err error) {
 		var why string
@@ -89,19 +64,19 @@ func (c *perftestCmd) run(ctx context.Context, io streams) error {
 			many = fmt.Sprintf("rounds for up to %v", c.Budget)
 		}
 		t.line("%s; %s of all sides, interleaved", why, many)
-		x.Line = func(text string) { t.line("%s", text) }
 		return nil
 	})
 }
 
 // versus measures ours beside a peer's, and reports. settle says where, when nothing is wrong with
 // the flags.
-func (o output) versus(ctx context.Context, io streams, quiet bool, x *peer.Comparison, as []plan.Assertion, each func(*report.Series), settle func(*terminal) error) error {
+func (o output) versus(ctx context.Context, io streams, quiet bool, x *peer.Comparison, as []plan.Assertion,
+	each func(*report.Series), settle func(*terminal) error) error {
 	if err := io.alone(ctx, x.Peer+" starts its processes on this machine"); err != nil {
 		return err
 	}
 	out, pct, err := o.writers(io)
-	if err != nil || io.check {
+	if err != nil {
 		return err
 	}
 	x.Plan.Pct = percentiles(append(pct, 50, 99), nil)
@@ -135,18 +110,8 @@ func (c *perftestCmd) plan() (*plan.Plan, []plan.Assertion, error) {
 		return nil, nil, fmt.Errorf("--rounds %d: want 1 to 1000", c.Rounds)
 	}
 	switch {
-	case c.Timeout <= 0:
-		return nil, nil, fmt.Errorf("--timeout %v: want a time above 0", c.Timeout)
 	case c.Budget < 0:
 		return nil, nil, fmt.Errorf("--budget %v: want a time above 0", c.Budget)
-	case !(c.Within > 0) || c.Within > 100:
-		return nil, nil, fmt.Errorf("--within %g: want percent, above 0 to 100", c.Within)
-	case c.fabric != "" && c.fabric != "auto" && c.fabric != "shm" && c.fabric != "ibv":
-		return nil, nil, fmt.Errorf("--fabric %s: want ibv, shm or auto, one of them with --peer", c.fabric)
-	case c.fabric == "shm" && cmp.Or(c.peer, peer.Perftest) == peer.Perftest:
-		return nil, nil, errors.New("--fabric shm: perftest measures RDMA devices; --peer ucx and --peer mpi use shared memory, too")
-	case c.fabric == "ibv" && c.peer == peer.OSU:
-		return nil, nil, errors.New("--fabric ibv: --peer mpi is for shm, as Open MPI uses shared memory on one machine")
 	case c.UCX && c.Kind != plan.Lat:
 		return nil, nil, errors.New("--ucx is for lat")
 	}
@@ -162,7 +127,7 @@ func (c *perftestCmd) plan() (*plan.Plan, []plan.Assertion, error) {
 		}
 		points = append(points, some...)
 	}
-	p, err := network{Device: c.Device, GID: c.GID, Ranks: 2, CPU: c.CPU, Seed: c.Seed}.plan(points)
+	p, err := network{Fabric: "ibv", Device: c.Device, GID: c.GID, Ranks: 2, CPU: c.CPU, Seed: c.Seed}.plan(points)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -190,10 +155,10 @@ func (c *perftestCmd) ops() (ops []string, err error) {
 
 // points of one operation, in each size.
 func (c *perftestCmd) points(op string) ([]plan.Point, error) {
-	proto := plan.Point{Kind: c.Kind, Op: op, Ack: c.ack, Depth: 1, Lanes: 1, Chain: 1, Intervals: 1, Iters: 20000, Batch: 1}
+	proto := plan.Point{Kind: c.Kind, Op: op, Depth: 1, Lanes: 1, Intervals: 1, Iters: 20000, Batch: 1}
 	sizes := "8,4K"
 	if c.Kind != plan.Lat {
-		proto.Depth, proto.Batch = cmp.Or(c.depth, peer.DefaultDepth), 0
+		proto.Depth, proto.Batch = peer.DefaultDepth, 0
 		proto.Place = true // perftest moves on within a page only, which larger messages do not
 		sizes = "8"
 	}
@@ -211,9 +176,6 @@ func (c *perftestCmd) points(op string) ([]plan.Point, error) {
 	switch op {
 	case plan.AMO:
 		sizes = "8"
-		if c.Sizes != "" && c.peer != "" {
-			sizes = c.Sizes // refused where it is not 8
-		}
 	case plan.AM:
 		sizes = cmp.Or(c.Sizes, map[string]string{plan.Lat: "short,4K", plan.BW: "4K", plan.Rate: "short"}[c.Kind])
 		if c.Kind != plan.Lat {
@@ -224,21 +186,11 @@ func (c *perftestCmd) points(op string) ([]plan.Point, error) {
 	return sized(proto, list), err
 }
 
-// where both sides measure: over a device, but for peers that use shared memory, too.
+// where both sides measure.
 func (c *perftestCmd) where(p *plan.Plan) (port, gid int, why string, err error) {
-	of := cmp.Or(c.peer, peer.Perftest)
-	if of == peer.OSU {
-		p.Fabric = "shm"
-		return 0, 0, "fabric shm", nil
-	}
-	if of == peer.UCX {
-		if why, err = settle(p, c.fabric); err != nil || p.Fabric == "shm" {
-			return 0, 0, "fabric shm: " + why, err
-		}
-	}
 	d, why, err := machine.FindDevice(p.Device, c.GID)
 	if err != nil {
-		return 0, 0, "", fmt.Errorf("%s needs an RDMA device: %w; ibbench doctor says what to do", of, err)
+		return 0, 0, "", fmt.Errorf("perftest needs an RDMA device: %w; ibbench doctor says what to do", err)
 	}
 	p.Fabric, p.Device = "ibv", d.Name
 	return d.Port, d.GIDIndex, fmt.Sprintf("device %s port %d, GID %d (%s)", d.Name, d.Port, d.GIDIndex, why), nil

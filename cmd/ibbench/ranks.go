@@ -74,9 +74,6 @@ func (l *listener) Write(b []byte) (int, error) {
 	return os.Stderr.Write(b)
 }
 
-// born is when this process was.
-var born = measure.Uptime()
-
 func playRank(ctx context.Context) (rank int, err error) {
 	p, err := plan.Decode(os.Getenv(planVar))
 	if err != nil {
@@ -87,9 +84,6 @@ func playRank(ctx context.Context) (rank int, err error) {
 		Progress: func(text string) { _ = e.Encode(message{Progress: text}) },
 		Line:     func(text string) { _ = e.Encode(message{Line: text}) },
 		Series:   func(s *report.Series) error { return e.Encode(message{Series: s}) },
-	}
-	if p.Points[0].Kind == plan.Join {
-		return measure.Start(ctx, p, born, events)
 	}
 	boot, err := bootstrap.New(ctx, bootstrap.Options{})
 	if err != nil {

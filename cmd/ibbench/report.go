@@ -13,10 +13,9 @@ import (
 
 // reportCmd is ibbench report.
 type reportCmd struct {
-	Results  []string `arg:"" help:"Results, .json or .ndjson, as -o of the other commands writes them."`
-	Output   string   `short:"o" required:"" placeholder:"FILE" help:"The page to write, .html."`
-	Pictures string   `placeholder:"DIR" help:"Write each picture into this directory too, as SVG."`
-	Title    string   `default:"ibbench report" placeholder:"TEXT" help:"Heading of the page. Default: ibbench report."`
+	Results []string `arg:"" help:"Results, .json or .ndjson, as -o of the other commands writes them."`
+	Output  string   `short:"o" required:"" placeholder:"FILE" help:"The page to write, .html."`
+	Title   string   `default:"ibbench report" placeholder:"TEXT" help:"Heading of the page. Default: ibbench report."`
 }
 
 func (c *reportCmd) run(_ context.Context, io streams) (err error) {
@@ -43,17 +42,7 @@ func (c *reportCmd) run(_ context.Context, io streams) (err error) {
 	if err := f.Close(); err != nil {
 		return fmt.Errorf("-o: %w", err)
 	}
-	n := 0
-	for _, s := range page.Sections {
-		for _, p := range s.Pictures {
-			if n++; c.Pictures == "" {
-				continue
-			}
-			if err := atomicfile.WriteFile(filepath.Join(c.Pictures, p.Name+".svg"), []byte(p.Chart.SVG()), 0o666); err != nil {
-				return fmt.Errorf("--pictures: %w", err)
-			}
-		}
-	}
-	_, err = fmt.Fprintf(io.out, "%s: %s in %s, %s\n", c.Output, errtext.Count(len(all), "result"), errtext.Count(len(page.Sections), "section"), errtext.Count(n, "picture"))
+	_, err = fmt.Fprintf(io.out, "%s: %s in %s\n", c.Output, errtext.Count(len(all), "result"),
+		errtext.Count(len(page.Sections), "section"))
 	return err
 }

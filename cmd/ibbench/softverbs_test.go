@@ -2,8 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -96,5 +99,27 @@ func TestPerftestAndUCXBesideUs(t *testing.T) {
 	}
 	if g := all[0].Text("goal.verdict"); g != report.Open {
 		t.Errorf("one round, goal %q", g)
+	}
+}
+
+// perftest's tool fails in the third round, and in its two repetitions.
+func TestRoundsBeforeAFailureAreReported(t *testing.T) {
+	real, err := exec.LookPath("ib_write_lat")
+	if err != nil {
+		t.Skipf("%v: make setup installs it", err)
+	}
+	dir := t.TempDir()
+	tool, results := filepath.Join(dir, "ib_write_lat"), filepath.Join(dir, "r.json")
+	body := fmt.Sprintf("#!/bin/sh\nread n <$0.n; echo $((n+1)) >$0.n; [ $n -lt 4 ] || exit 7; exec %s \"$@\"\n", real)
+	if err := errors.Join(os.WriteFile(tool, []byte(body), 0o755), os.WriteFile(tool+".n", []byte("0\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
+	_, errs, code := finish(t, userSpace(t, env, "perftest", "lat", "--ops", "put", "--sizes", "8", "--iters", "50", "-q", "-o", results))
+	if code != exitSetup || !strings.Contains(errs, "round 5: ") || !strings.Contains(errs, "exit status 7") {
+		t.Errorf("exit code %d: %s", code, errs)
+	}
+	if all, err := report.Read(results); err != nil || len(all) != 1 || len(all[0].Peer().Rounds) != 2 {
+		t.Errorf("%d series, %v", len(all), err)
 	}
 }

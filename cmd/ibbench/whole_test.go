@@ -23,7 +23,7 @@ func TestAFullDiskLeavesEarlierResults(t *testing.T) {
 		t.Skipf("unshare %s: %v", flags, err)
 	}
 	results := filepath.Join(t.TempDir(), "r.json")
-	if _, errs, code := ibbench(t, "lat", "get", "--fabric", "shm", "--sizes", "8..64", "--iters", "200", "--warmup", "0", "-q", "-o", results); code != 0 {
+	if _, errs, code := ibbench(t, "lat", "get", "--fabric", "shm", "--sizes", "8..256K", "--iters", "200", "--warmup", "0", "-q", "-o", results); code != 0 {
 		t.Fatal(errs)
 	}
 	// The earlier file leaves 4 KiB.
@@ -33,7 +33,7 @@ f=$1 && shift && "$0" "$@"; echo "code $?"; ls -A; tr -d e <"$f" | wc -c`
 		"o.json":   "lat get --fabric shm --sizes 8..4K --iters 200 --warmup 0 -q -o o.json",
 		"o.ndjson": "lat get --fabric shm --sizes 8..4K --iters 200 --warmup 0 -q -o o.ndjson",
 		"o.html":   "report " + results + " -o o.html",
-		"f.json":   "flow incast -n 2 --payloads 20 --quick -q -o f.json",
+		"f.json":   "flow incast -n 2 --payloads 20 --memory 1..64 --quick -q -o f.json",
 	} {
 		cmd := program(t, append([]string{flags, "sh", "-c", script, os.Args[0], t.TempDir(), f}, strings.Fields(args)...)...)
 		cmd.Path, cmd.Args[0] = unshare, "unshare"

@@ -22,15 +22,15 @@ const (
 	envRounds  = "IBCONDUIT_TEST_ROUNDS"
 )
 
-// rankPatience bounds a rank's life: the device may take half a minute to notice
+// rankLimit bounds a rank's life: the device may take half a minute to notice
 // a death.
-const rankPatience = 3 * time.Minute
+const rankLimit = 3 * time.Minute
 
 // rankMain joins the job of the environment, runs a program and returns the exit
 // code. A rank that finds another one down says so and succeeds: the test knows
 // whether it should have.
 func rankMain(program string) int {
-	ctx, cancel := context.WithTimeout(context.Background(), rankPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), rankLimit)
 	defer cancel()
 	rounds, err := strconv.Atoi(os.Getenv(envRounds))
 	if err != nil {

@@ -69,7 +69,7 @@ var port = 7100
 // launch starts any program so.
 func launch(t *testing.T, c *softroce.Cluster, env []string, hosts []int, exe string, args ...string) *job {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), rankPatience+time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), rankLimit+time.Minute)
 	t.Cleanup(cancel)
 	j := &job{T: t, ctx: ctx}
 	port++

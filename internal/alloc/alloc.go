@@ -60,11 +60,11 @@ type Allocator interface {
 
 // Stats are an allocator's figures, in bytes but for Blocks. Len = InUse + Free.
 type Stats struct {
-	Len         uint64 // managed
-	InUse       uint64 // of blocks, and what is lost between them
+	Len         uint64 `metric:"bytes Length."`
+	InUse       uint64 `metric:"in_use_bytes In use by blocks, or lost between them."`
 	Free        uint64
-	LargestFree uint64 // a block of this size can be had, without alignment
-	Blocks      uint64 // in use
+	LargestFree uint64 `metric:"largest_free_bytes The largest block, without alignment, that it has without growing."`
+	Blocks      uint64 `metric:"blocks Blocks in use."`
 	Meta        uint64 // of the bookkeeping
 }
 

@@ -37,10 +37,10 @@ type Options struct {
 	// Kill makes rank i of the last group die.
 	Kill func(i int)
 
-	Ranks    int             // default 4, at least 3
-	Rounds   int             // repetitions; default 100
-	Patience time.Duration   // bounds each check; default one minute
-	Host     fabrictest.Host // nil: goroutines, in real time
+	Ranks  int             // default 4, at least 3
+	Rounds int             // repetitions; default 100
+	Limit  time.Duration   // bounds each check; default one minute
+	Host   fabrictest.Host // nil: goroutines, in real time
 }
 
 // check is one clause of the contract.
@@ -84,7 +84,7 @@ const segmentSize = 1 << 16
 func (c check) run(t fabrictest.T, o Options) {
 	set(&o.Ranks, 4)
 	set(&o.Rounds, 100)
-	set(&o.Patience, time.Minute)
+	set(&o.Limit, time.Minute)
 	if o.Host == nil {
 		o.Host = fabrictest.Goroutines()
 	}
@@ -92,7 +92,7 @@ func (c check) run(t fabrictest.T, o Options) {
 	g.ranks = o.New(t, max(3, o.Ranks), segmentSize)
 	err := o.Host.Main(func() {
 		var cancel context.CancelFunc
-		g.ctx, cancel = o.Host.WithTimeout(t.Context(), o.Patience)
+		g.ctx, cancel = o.Host.WithTimeout(t.Context(), o.Limit)
 		defer cancel()
 		defer g.close()
 		c.f(g)
@@ -127,8 +127,8 @@ func (g *group) open(cfg am.Config) {
 	for i, r := range g.ranks {
 		c := cfg
 		c.Rank, c.Size, c.Table, c.Segment, c.Host = i, len(g.ranks), g.table, r.Segment, r.Host
-		c.SilentAfter = g.o.Patience / 8
-		c.StallAfter = g.o.Patience / 4 // says more than the end of the context
+		c.SilentAfter = g.o.Limit / 8
+		c.StallAfter = g.o.Limit / 4 // says more than the end of the context
 		l, err := am.Open(r.Net, 0, c)
 		if err != nil {
 			g.Fatal(err)

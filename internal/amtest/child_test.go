@@ -58,7 +58,7 @@ func number(name string) int {
 func childRun(role string) (err error) {
 	r := &childRank{rank: number(envRank), size: number(envSize), victim: number(envVictim), in: bufio.NewScanner(os.Stdin)}
 	r.in.Buffer(nil, 1<<20)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), watchdogLimit)
 	defer cancel()
 	m, err := segment.Map(segment.Config{Size: childSegment, Shared: true})
 	if err != nil {
@@ -107,7 +107,7 @@ func (r *childRank) open() (err error) {
 	r.count = t.Handle("count", func(*am.Call) {})
 	// Fewer buffers than callers, so that every kind of wait is met.
 	r.l, err = am.Open(r.net, 0, am.Config{Rank: r.rank, Size: r.size, Table: t, Segment: r.seg, Credits: 8, Replies: 3, Spares: 2,
-		Sends: 3, ReplySends: 2, MaxMedium: 2048, StallAfter: patience / 2, SilentAfter: patience / 3})
+		Sends: 3, ReplySends: 2, MaxMedium: 2048, StallAfter: watchdogLimit / 2, SilentAfter: watchdogLimit / 3})
 	return err
 }
 

@@ -42,7 +42,7 @@ func TestConformanceOverVerbs(t *testing.T) {
 			g := &group{make: func(_ fabrictest.T, rank, size int, m *segment.Mapping) (fabric.Messenger, error) {
 				return newIbv(rank, size, m, device, c.cfg)
 			}}
-			amtest.Run(t, amtest.Options{New: g.ranks, Kill: g.kill, Patience: 2 * patience, Rounds: c.rounds})
+			amtest.Run(t, amtest.Options{New: g.ranks, Kill: g.kill, Limit: 2 * watchdogLimit, Rounds: c.rounds})
 		})
 	}
 }

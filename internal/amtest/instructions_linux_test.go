@@ -73,7 +73,7 @@ func TestInstructionsOfAShortAreBounded(t *testing.T) {
 		t.Fatal("no thread to be stepped")
 	}
 	const most = 5400 // a tenth above what it takes
-	c, err := steptest.Operations(tid, "github.com/ibconduit/conduit/am/amtest_test.operation", 6, most, steppedFor)
+	c, err := steptest.Operations(tid, "github.com/ibconduit/conduit/internal/amtest_test.operation", 6, most, steppedFor)
 	if err != nil {
 		steptest.Skip(t, err)
 		t.Fatal(err)

@@ -212,7 +212,7 @@ func (g *group) largeDeath() {
 	for _, b := range all { // nobody has memory
 		b.free = nil
 	}
-	victims, killed := g.o.Host.WithTimeout(g.ctx, g.o.Patience)
+	victims, killed := g.o.Host.WithTimeout(g.ctx, g.o.Limit)
 	defer killed()
 	g.dead[victim] = true
 	count := func(rank int) int { all[rank].mu.Lock(); defer all[rank].mu.Unlock(); return len(all[rank].waiting) }

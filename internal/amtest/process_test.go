@@ -30,7 +30,7 @@ type child struct {
 func startChild(t *testing.T, role string, rank, size, victim int) *child {
 	t.Helper()
 	c := proctest.Start(t, envRole+"="+role, fmt.Sprint(envRank, "=", rank), fmt.Sprint(envSize, "=", size), fmt.Sprint(envVictim, "=", victim))
-	watchdog := time.AfterFunc(2*patience, func() { _ = c.Cmd.Process.Kill() })
+	watchdog := time.AfterFunc(2*watchdogLimit, func() { _ = c.Cmd.Process.Kill() })
 	t.Cleanup(func() { watchdog.Stop() })
 	c.Out.Buffer(nil, 1<<20)
 	return &child{c, rank}

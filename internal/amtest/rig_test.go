@@ -21,9 +21,9 @@ func TestMain(m *testing.M) {
 	handletest.VerifyTestMain(m)
 }
 
-// patience bounds what only a broken network would not end. A rank in a process of its own lives
-// for a minute in a VM on a busy machine.
-const patience = 3 * time.Minute
+// watchdogLimit bounds what only a broken network would not end. A rank in a process of its own
+// lives for a minute in a VM on a busy machine.
+const watchdogLimit = 3 * time.Minute
 
 // group makes ranks of a real network in this process.
 type group struct {
@@ -48,7 +48,7 @@ func (g *group) ranks(t fabrictest.T, n, size int) []amtest.Rank {
 		ranks[r] = amtest.Rank{Net: net, Segment: m.Bytes()[:size]}
 		g.nets, nets[r] = append(g.nets, net), net
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), watchdogLimit)
 	defer cancel()
 	if err := fabrictest.Connect(ctx, nets); err != nil {
 		t.Fatal(err)

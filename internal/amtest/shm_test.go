@@ -24,7 +24,7 @@ func TestConformanceOverSharedMemory(t *testing.T) {
 	g := &group{make: func(t fabrictest.T, rank, size int, m *segment.Mapping) (fabric.Messenger, error) {
 		return newShm(rank, size, m, t.Name())
 	}}
-	amtest.Run(t, amtest.Options{New: g.ranks, Kill: g.kill, Patience: patience})
+	amtest.Run(t, amtest.Options{New: g.ranks, Kill: g.kill, Limit: watchdogLimit})
 }
 
 func TestProcessesOverSharedMemoryGetEveryAnswer(t *testing.T) { runJob(t, "shm", 3, -1) }

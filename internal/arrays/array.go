@@ -1,4 +1,4 @@
-// Package arrays has the shared arrays of a job, whose elements lie on all ranks, and the transfers
+// Package arrays has the shared arrays of a job, with elements on all ranks, and the transfers
 // that are many pieces: slices of such arrays, strided and indexed elements.
 //
 // [New] takes memory of the shared heaps, a [Table] has static arrays, which lie in front of them;
@@ -60,7 +60,7 @@ func (d Distribution) String() string {
 	return fmt.Sprintf("blocks of %d", int(d))
 }
 
-// layout is that of elements of size bytes.
+// layout is the layout of elements of size bytes.
 func (d Distribution) layout(ranks int, size uint64) (dist.Layout, error) {
 	block := uint64(d)
 	switch {
@@ -72,7 +72,7 @@ func (d Distribution) layout(ranks int, size uint64) (dist.Layout, error) {
 	return dist.New(block, uint64(ranks), size)
 }
 
-// Array is a shared array whose elements lie on all ranks of a job: element i is of the same rank
+// Array is a shared array with elements on all ranks of a job: element i is of the same rank
 // everywhere. Any rank gets and puts any element through a worker of its own; what lies here is
 // memory. Any number of goroutines may use an Array, until one closes it.
 type Array[T any] struct {
@@ -221,7 +221,7 @@ func (a *Array[T]) outside(i int) {
 	panic(&IndexError{Op: "At", First: i, N: 1, Len: a.Len()})
 }
 
-// check is what is wrong with an operation of n elements from i on.
+// check finds the mistake of an operation of n elements from i on.
 func (a *Array[T]) check(op string, t *Transfers, i, n int) error {
 	switch {
 	case a.closed:

@@ -6,7 +6,7 @@ import (
 	"github.com/ibconduit/conduit/internal/global"
 )
 
-// Via is what the transfers of an array go through: a worker of its job.
+// Via is the way of the transfers of an array: a worker of its job.
 type Via interface {
 	Transfers() *Transfers
 }
@@ -23,7 +23,7 @@ func (a *Array[T]) At(i int) Ptr[T] {
 
 // GetSlice reads len(dst) elements from i on, wherever they lie, and returns when they are there:
 // one get for each rank while its blocks are small, all in one chain. Errors: an *IndexError, else
-// those of a get.
+// a get's.
 func (a *Array[T]) GetSlice(w Via, dst []T, i int) error {
 	return a.slice(w.Transfers(), fabric.KindGet, dst, i)
 }
@@ -72,7 +72,7 @@ func (a *Array[T]) run(r dist.Ref, n int) int {
 }
 
 // GetIndexed reads element idx[k] into dst[k] for all k, wherever they lie, and returns when they
-// are there: one get for each, those of a rank in one chain. Errors are those of GetSlice; then
+// are there: one get for each, in one chain for a rank. Errors are GetSlice's; then
 // some may have been read.
 func (a *Array[T]) GetIndexed(w Via, dst []T, idx []int) error {
 	return a.indexed(w.Transfers(), fabric.KindGet, dst, idx)

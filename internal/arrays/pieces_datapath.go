@@ -48,7 +48,7 @@ func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceDat
 // Worker is the worker that transfers go through. Places are global pointers: a [global.Node] and
 // an offset in the user region of its rank.
 type Worker interface {
-	// Check is what is wrong with n bytes at a place. Valid reports at once that nothing is, or that
+	// Check finds the mistake of n bytes at a place. Valid reports at once that nothing is, or that
 	// only Check knows.
 	Check(op string, node uint32, off, n uint64) error
 	Valid(node uint32, off, n uint64) bool
@@ -87,7 +87,8 @@ type Transfers struct {
 	places  []cache.Place
 }
 
-// NewTransfers are those of a worker of a job, whose networks copy puts of up to copyMax bytes.
+// NewTransfers are the transfers of a worker of a job with networks that copy puts of up to copyMax
+// bytes.
 func NewTransfers(j Job, w Worker, copyMax int) *Transfers {
 	t := &Transfers{w: w, job: j, seg: j.Segment(), copyMax: copyMax}
 	t.start = t.startChain
@@ -133,7 +134,7 @@ func (t *Transfers) do(kind fabric.Kind, x piece, f fabric.Flag) error {
 	return t.w.Wait(l, h)
 }
 
-// collect lists pieces in the order of their places. What is mapped here is copied at once.
+// collect lists pieces in the order of their places. Mapped ones are copied at once.
 func (t *Transfers) collect(next func() (x piece, more bool)) (more bool, err error) {
 	t.list = t.list[:0]
 	sorted := true

@@ -96,8 +96,8 @@ func scattered[T any](t *Transfers, kind fabric.Kind, mem []T, at func(k int) Pt
 // mostPlaces is how many elements of a gather are looked up at a time.
 const mostPlaces = 64
 
-// gathered reads runs of elements, run k of them at at(k), asked for once and in order, into mem,
-// through the worker's cache: what that does not have is fetched by few doorbells.
+// gathered reads runs of elements, run k of them at at(k), called once and in order, into mem,
+// through the worker's cache: the others are fetched by few doorbells.
 func gathered[T any](t *Transfers, mem []T, run int, at func(k int) Ptr[T]) error {
 	k, size := 0, run*int(unsafe.Sizeof(*new(T)))
 	for from := 0; from < len(mem); {
@@ -139,7 +139,7 @@ func errRun(op string, run, n int) error {
 	return fmt.Errorf("conduit: %s: runs of %d elements of %d: want 1 or more, and whole runs", op, run, n)
 }
 
-// checkRuns is what is wrong with n runs of so many elements, of which there is one, that begin at
+// checkRuns finds the mistake of n runs of so many elements, of which there is one, that begin at
 // p, p.Add(stride), ...: all others lie between the first and the last.
 func checkRuns[T any](t *Transfers, op string, p Ptr[T], n, run, stride int) error {
 	size, _, err := heap.SizeOf[T](op, run)
@@ -160,7 +160,7 @@ func checkRuns[T any](t *Transfers, op string, p Ptr[T], n, run, stride int) err
 	return t.w.Check(op, global.Node(last), last.Offset(), size)
 }
 
-// checkIndexed is what is wrong with the elements p.Add(offs[k]) before they are transferred.
+// checkIndexed finds the mistake of the elements p.Add(offs[k]) before they are transferred.
 func checkIndexed[T any](t *Transfers, op string, p Ptr[T], offs []int) error {
 	var v T
 	size := uint64(unsafe.Sizeof(v))

@@ -99,7 +99,7 @@ func (t *Table) fix() []*Static {
 	return t.sorted
 }
 
-// Text lists what the ranks must have alike, an array a line. It fixes the table.
+// Text lists the arrays, which ranks must have alike, one a line. It fixes the table.
 func (t *Table) Text() string {
 	var b strings.Builder
 	for _, e := range t.fix() {
@@ -108,7 +108,7 @@ func (t *Table) Text() string {
 	return b.String()
 }
 
-// Hash is that of Text.
+// Hash is the hash of Text.
 func (t *Table) Hash() uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(t.Text())) // never fails

@@ -105,7 +105,8 @@ func (f *File) begin() error {
 		switch {
 		case errors.Is(err, fs.ErrExist):
 		case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
-			return fmt.Errorf("%s: its directory takes no new file, as which it is written until it is whole (%w); name a file elsewhere", f.path, cause(err))
+			return fmt.Errorf("%s: its directory takes no new file, as which it is written until it is whole (%w); name a "+
+				"file elsewhere", f.path, cause(err))
 		case err != nil:
 			return f.named(err)
 		}

@@ -9,7 +9,7 @@
 //	res, err := b.Run()                            // as often as wanted
 //
 // A kernel is the same with and without a cache for remote data: it fences where the memory model
-// asks for it (Worker.Barrier, "Fences and parts" in package conduit), and nowhere else. What a
+// asks for it (Worker.Barrier, "Fences" in package conduit), and nowhere else. What a
 // rank has itself it reads as memory, but in all-local: with Config.Fabric "ibv" a get of it would
 // go through the device.
 //

@@ -31,23 +31,21 @@ const (
 
 // Footprint is the memory that a rank needs in the model, in bytes.
 type Footprint struct {
-	Persistent int64   `json:"persistent"` // arrays
-	Piece      int64   `json:"piece"`      // what goes from part to part, in whole pages
-	Pieces     int     `json:"pieces"`     // that a rank receives in a step
-	InFlight   int64   `json:"in_flight"`  // pieces and packed ones at the peak, all of this rank
-	Tau        float64 `json:"tau"`        // of ArmNormal: InFlight / Persistent
+	Persistent int64   // arrays
+	Piece      int64   // what goes from part to part, in whole pages
+	Pieces     int     // that a rank receives in a step
+	InFlight   int64   // pieces and packed ones at the peak, all of this rank
+	Tau        float64 // of ArmNormal: InFlight / Persistent
 }
 
 // Usage is what one rank of Jacobi or FT took.
 type Usage struct {
-	Sizes      Footprint
-	Elapsed    time.Duration   // of the iterations that count
-	Faults     int64           // major faults meanwhile; -1: not known
-	Iterations []time.Duration // each of them, of Jacobi
-	Limits     []int64         // of the budget, at the end of each
-	Peak       int64           // bytes of pieces and packed ones, the most at once
-	Received   int64           // of Peak what the library's budget had, at its own peak
-	Checksums  []complex128    `json:"-"` // of FT
+	Sizes     Footprint
+	Elapsed   time.Duration // of the iterations that count
+	Faults    int64         // major faults meanwhile; -1: not known
+	Peak      int64         // bytes of pieces and packed ones, the most at once
+	Received  int64         // of Peak what the library's budget had, at its own peak
+	Checksums []complex128  `json:"-"` // of FT
 }
 
 const (
@@ -68,7 +66,6 @@ type exchange struct {
 	pieces  int // that a rank receives in a step
 	parts   int // of a rank
 	senders int // sends of ArmNormal in the library at once: each has a goroutine, which waits twice
-	late    time.Duration
 	// part is the part of this rank that a piece is fetched from, or comes for; -1: none.
 	part func(job *conduit.Job, a, b int) int
 	pack func(buf []byte, a, b, step int)
@@ -95,7 +92,8 @@ func (x *exchange) start() {
 	for range x.parts {
 		x.ready = append(x.ready, -1)
 	}
-	x.later, x.came, x.all = make([][]*conduit.FetchRequest, x.parts), map[[2]int]*conduit.Payload{}, make(chan struct{}, 1)
+	x.later, x.came, x.all = make([][]*conduit.FetchRequest, x.parts), map[[2]int]*conduit.Payload{},
+		make(chan struct{}, 1)
 	x.asked = make(chan *conduit.FetchRequest, 2*x.pieces+1) // as many as there can be: who asks is not held up
 	x.life, x.end = context.WithCancel(context.Background())
 }
@@ -218,19 +216,12 @@ func (x *exchange) asks(r *conduit.FetchRequest) {
 	}
 }
 
-// answer has a request answered when its latency is over.
+// answer has a request answered.
 func (x *exchange) answer(r *conduit.FetchRequest) {
-	queue := func() {
-		select {
-		case x.asked <- r:
-		case <-x.life.Done():
-		}
+	select {
+	case x.asked <- r:
+	case <-x.life.Done():
 	}
-	if x.late == 0 {
-		queue()
-		return
-	}
-	time.AfterFunc(x.late, queue)
 }
 
 // reached says that a part has its data of a step: who asked for them gets them.
@@ -359,7 +350,8 @@ func (x *exchange) trade(out []parcel, step int, pack func(buf []byte, n int)) (
 		sending.Go(func() {
 			for n := s; n < len(out) && errs[s] == nil; n += len(errs) {
 				p := out[n]
-				if err := conduit.SendPayload(x.ctx, x.job, p.rank, x.name, buf(n), uint64(p.a), uint64(p.b), uint64(step)); err != nil {
+				if err := conduit.SendPayload(x.ctx, x.job, p.rank, x.name, buf(n), uint64(p.a), uint64(p.b),
+					uint64(step)); err != nil {
 					errs[s] = fmt.Errorf("piece %d: %w", n, err)
 				}
 			}
@@ -390,7 +382,8 @@ func agree(ctx context.Context, job *conduit.Job, kernel string, wrong error) er
 		return errors.Join(wrong, err)
 	}
 	if r := slices.Index(bad, true); r >= 0 {
-		return &WrongError{Kernel: kernel, Rank: r, Cause: cmp.Or(wrong, errors.New("the details are in that rank's own error"))}
+		return &WrongError{Kernel: kernel, Rank: r, Cause: cmp.Or(wrong,
+			errors.New("the details are in that rank's own error"))}
 	}
 	return nil
 }

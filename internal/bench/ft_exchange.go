@@ -87,7 +87,8 @@ func (t *turning) fetch() error {
 		}
 		v := remote[k%per]
 		from[k] = v
-		blocks[k] = conduit.FetchFrom[complex128](set, t.rankOf(v), blockName, t.g.block(), uint64(v), uint64(t.first()+l), uint64(t.phase))
+		blocks[k] = conduit.FetchFrom[complex128](set, t.rankOf(v), blockName, t.g.block(), uint64(v), uint64(t.first()+l),
+			uint64(t.phase))
 	}, func(k int) {
 		l := k / per
 		t.g.unpack(t.mine(t.to, l), blocks[k].Data(), t.fromAxis, from[k], t.toAxis, t.first()+l)

@@ -10,10 +10,12 @@ import (
 // in the neighbour's, and waits until that has read the block. All ranks do so at the same time,
 // around the ring. Nothing is read twice between two fences: it shows what they cost.
 var handoff = &Kernel{
-	Name: "handoff", What: "a block is written, announced, waited for and read: what release and acquire cost", Unit: "blocks of each rank, of 16 words",
+	Name: "handoff", What: "a block is written, announced, waited for and read: what release and acquire cost",
+	Unit:    "blocks of each rank, of 16 words",
 	Default: Params{N: 1 << 10}, MaxN: 1 << 24,
 	plan: func(l *layout, p Params) program {
-		return &ring{p: p, block: reserve[uint64](l, handoffWords), ready: reserve[uint64](l, 1), taken: reserve[uint64](l, 1)}
+		return &ring{p: p, block: reserve[uint64](l, handoffWords), ready: reserve[uint64](l, 1),
+			taken: reserve[uint64](l, 1)}
 	},
 }
 

@@ -65,7 +65,8 @@ func NewIncast(p IncastParams, ranks int) (*Incast, error) {
 	case p.Size < 16 || p.Size > 1<<30:
 		return nil, fmt.Errorf("bench: incast: payloads of %s: want 16 to 2^30", errtext.Count(p.Size, "byte"))
 	case p.Payloads < 1 || p.Payloads > 1<<24 || p.Each < 1 || p.Each > 1<<10 || p.Memory < 1 || p.Memory > 1<<20:
-		return nil, fmt.Errorf("bench: incast: %d payloads, %d at once, memory for %d: want 1 to 2^24, 2^10 and 2^20", p.Payloads, p.Each, p.Memory)
+		return nil, fmt.Errorf("bench: incast: %d payloads, %d at once, memory for %d: want 1 to 2^24, 2^10 and 2^20",
+			p.Payloads, p.Each, p.Memory)
 	}
 	i := &Incast{p: p, ranks: ranks, left: p.Payloads * (ranks - 1), all: make(chan struct{})}
 	for range ranks {
@@ -76,7 +77,8 @@ func NewIncast(p IncastParams, ranks int) (*Incast, error) {
 
 // Configure sets the budget and the function in the configuration of the job.
 func (i *Incast) Configure(c *conduit.Config) {
-	c.Memory.Budget = flow.BudgetConfig{Limit: int64(i.p.Memory) * int64(pagepool.Round(uint64(i.p.Size))), Small: -1, Unscheduled: -1}
+	c.Memory.Budget = flow.BudgetConfig{Limit: int64(i.p.Memory) * int64(pagepool.Round(uint64(i.p.Size))), Small: -1,
+		Unscheduled: -1}
 	c.Memory.Payloads = map[string]func(*conduit.Payload){incastName: i.take}
 }
 
@@ -94,7 +96,8 @@ func (i *Incast) take(p *conduit.Payload) {
 	b := p.Data()
 	head := binary.LittleEndian.Uint64(b)
 	rank, n := int(head>>32), int(uint32(head))
-	ok := len(b) == i.p.Size && rank == p.From() && n < i.p.Payloads && binary.LittleEndian.Uint64(b[len(b)-8:]) == ^head && sum == incastSum
+	ok := len(b) == i.p.Size && rank == p.From() && n < i.p.Payloads &&
+		binary.LittleEndian.Uint64(b[len(b)-8:]) == ^head && sum == incastSum
 	p.Release()
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 	"unsafe"
 
 	"github.com/ibconduit/conduit"
@@ -17,19 +16,13 @@ var JacobiArms = []string{ArmNormal, ArmFetch, ArmTokens, ArmAdaptive}
 
 // JacobiParams are the size of a Jacobi. What is 0 gets its default.
 type JacobiParams struct {
-	Arm    string // one of JacobiArms. Default: ArmTokens
-	Tokens int    // faces that have memory at once, of ArmTokens: 1 or more. Default: 6, a cube's
-	Cubes  int    // along x; a rank has twice as many. Default: 2
-	Edge   int    // cells along the edge of a cube: Width to 512. Default: 64
-	Width  int    // of a ghost face in cells: 1, a 7-point stencil, or 2, 13 points. Default: 1
-	// Latency is by how much later a rank answers who fetches a face, as over a far network: the less
-	// memory there is for what is under way, the more often it is waited for.
-	Latency time.Duration
-	// Iterations that count. Default: 20.
-	Iterations int
-	// For is how long to iterate at least, beyond Iterations.
-	For  time.Duration
-	Seed uint64
+	Arm        string // one of JacobiArms. Default: ArmTokens
+	Tokens     int    // faces that have memory at once, of ArmTokens: 1 or more. Default: 6, a cube's
+	Cubes      int    // along x; a rank has twice as many. Default: 2
+	Edge       int    // cells along the edge of a cube: Width to 512. Default: 64
+	Width      int    // of a ghost face in cells: 1, a 7-point stencil, or 2, 13 points. Default: 1
+	Iterations int    // that count. Default: 20
+	Seed       uint64
 }
 
 const (
@@ -67,8 +60,8 @@ func (p JacobiParams) complete() (JacobiParams, error) {
 		return p, fmt.Errorf("bench: jacobi: ghost faces of %d cells: want 1 or 2", p.Width)
 	case p.Edge < p.Width || p.Edge > maxEdge:
 		return p, fmt.Errorf("bench: jacobi: cubes of %d cells: want %d to %d", p.Edge, p.Width, maxEdge)
-	case p.Iterations < 1 || p.Iterations > maxSteps || p.For < 0 || p.Latency < 0:
-		return p, fmt.Errorf("bench: jacobi: %d iterations, for %v, %v late: want 1 to %d, and 0 or more", p.Iterations, p.For, p.Latency, maxSteps)
+	case p.Iterations < 1 || p.Iterations > maxSteps:
+		return p, fmt.Errorf("bench: jacobi: %d iterations: want 1 to %d", p.Iterations, maxSteps)
 	}
 	return p, nil
 }
@@ -94,8 +87,9 @@ func (p JacobiParams) inParts() bool { return p.Arm == ArmTokens && p.Tokens < s
 
 // exchange is what faces come by.
 func (p JacobiParams) exchange() *exchange {
-	return &exchange{name: faceName, arm: p.Arm, tokens: p.Tokens, bytes: 4 * p.Width * p.Edge * p.Edge, pieces: sides * cubesZ * p.Cubes,
-		parts: cubesZ * p.Cubes, senders: 64, late: p.Latency}
+	return &exchange{name: faceName, arm: p.Arm, tokens: p.Tokens, bytes: 4 * p.Width * p.Edge * p.Edge,
+		pieces: sides * cubesZ * p.Cubes,
+		parts:  cubesZ * p.Cubes, senders: 64}
 }
 
 // Jacobi is a relaxation of a periodic grid in three dimensions, cut into cubes, many to a rank
@@ -105,9 +99,6 @@ func (p JacobiParams) exchange() *exchange {
 //
 // The result is known for each cell: what begins as a plane wave stays one, and shrinks.
 type Jacobi struct {
-	// Counting is called when the iterations that count begin. nil: not.
-	Counting func()
-
 	p     JacobiParams
 	cubes cubes
 	me    int
@@ -146,7 +137,8 @@ func (j *Jacobi) Configure(c *conduit.Config) {
 	if j.p.Arm == ArmAdaptive {
 		face, all := j.x.piece(), c.Memory.Budget.Limit
 		c.Memory.Budget.Limit = 0
-		c.Memory.Budget.Adapt = &flow.AdaptConfig{Floor: min(floorSets*sides*face, all), Ceiling: all, Headroom: all / headroomShare}
+		c.Memory.Budget.Adapt = &flow.AdaptConfig{Floor: min(floorSets*sides*face, all), Ceiling: all,
+			Headroom: all / headroomShare}
 	}
 }
 
@@ -165,31 +157,13 @@ func (j *Jacobi) Run(ctx context.Context, w *conduit.Worker) (res Usage, err err
 	if err := j.fill(); err != nil {
 		return res, err
 	}
-	done := 0
-	step := func() error {
-		if err := j.iterate(done); err != nil {
-			return fmt.Errorf("bench: jacobi: iteration %d: %w", done, err)
-		}
-		done++
-		return nil
-	}
-	if err := step(); err != nil {
-		return res, err
+	if err := j.iterate(0); err != nil {
+		return res, fmt.Errorf("bench: jacobi: iteration 0: %w", err)
 	}
 	err = j.x.measure(&res, func() error {
-		if j.Counting != nil {
-			j.Counting()
-		}
-		begin := time.Now()
-		for more := true; more; {
-			at := time.Now()
-			if err := step(); err != nil {
-				return err
-			}
-			res.Iterations = append(res.Iterations, time.Since(at))
-			res.Limits = append(res.Limits, j.x.job.Budget().Stats().Limit)
-			if more, err = j.more(len(res.Iterations), begin); err != nil {
-				return err
+		for i := 1; i <= j.p.Iterations; i++ {
+			if err := j.iterate(i); err != nil {
+				return fmt.Errorf("bench: jacobi: iteration %d: %w", i, err)
 			}
 		}
 		return nil
@@ -197,15 +171,7 @@ func (j *Jacobi) Run(ctx context.Context, w *conduit.Worker) (res Usage, err err
 	if err != nil {
 		return res, err
 	}
-	return res, j.verify(done)
-}
-
-// more reports whether there is another iteration, which rank 0 decides where time does.
-func (j *Jacobi) more(done int, begin time.Time) (bool, error) {
-	if j.p.For == 0 || done < j.p.Iterations {
-		return done < j.p.Iterations, nil
-	}
-	return conduit.BroadcastValue(j.x.ctx, j.x.job, 0, time.Since(begin) < j.p.For)
+	return res, j.verify(j.p.Iterations + 1)
 }
 
 // verify checks all cubes on all ranks: each returns an error where one has found a wrong cell.

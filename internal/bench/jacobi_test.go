@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -83,7 +82,7 @@ func TestJacobiVerifiesItsResult(t *testing.T) {
 func checkJacobi(t *testing.T, p JacobiParams, all []Usage) {
 	t.Helper()
 	for r, res := range all {
-		if len(res.Iterations) != p.Iterations || len(res.Limits) != p.Iterations || res.Elapsed <= 0 {
+		if res.Elapsed <= 0 {
 			t.Errorf("rank %d: %+v", r, res)
 		}
 		s := res.Sizes
@@ -98,19 +97,6 @@ func checkJacobi(t *testing.T, p JacobiParams, all []Usage) {
 		if p.Arm == ArmTokens && res.Received > int64(p.Tokens)*s.Piece {
 			t.Errorf("rank %d: ghost faces of %d bytes with %d tokens of %d", r, res.Received, p.Tokens, s.Piece)
 		}
-	}
-}
-
-// With memory for one cube's faces each cube waits for its own.
-func TestFewTokensWaitOftenForLateFaces(t *testing.T) {
-	p := JacobiParams{Arm: ArmTokens, Tokens: sides, Cubes: 3, Edge: 8, Iterations: 3, Latency: 20 * time.Millisecond}
-	res, err := onJacobi(t, p, 2, conduit.Config{Fabric: conduit.FabricSHM, SegmentSize: 1 << 16}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkJacobi(t, p, res)
-	if least := 3 * 6 * p.Latency; res[0].Elapsed < least {
-		t.Errorf("took %v, want at least %v", res[0].Elapsed, least)
 	}
 }
 
@@ -196,7 +182,7 @@ func TestJacobiFindsAWrongCell(t *testing.T) {
 func TestNonsenseJacobisAreRefused(t *testing.T) {
 	for want, p := range map[string]JacobiParams{
 		"no arm": {Arm: "x"}, "tokens": {Tokens: -1}, "cubes along x": {Cubes: -1}, "ghost faces of 3": {Width: 3},
-		"cubes of 1 cells": {Edge: 1, Width: 2}, "cubes of 513": {Edge: 513}, "-1 iterations": {Iterations: -1}, "for -1ns": {For: -1},
+		"cubes of 1 cells": {Edge: 1, Width: 2}, "cubes of 513": {Edge: 513}, "-1 iterations": {Iterations: -1},
 	} {
 		if _, err := NewJacobi(p, 2); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", p, err, want)
@@ -210,41 +196,6 @@ func TestTauIsTheModels(t *testing.T) {
 		s, err := p.Sizes()
 		if err != nil || s.Tau != want {
 			t.Errorf("%+v: tau %v, want %v; %v", p, s.Tau, want, err)
-		}
-	}
-}
-
-func TestASawtoothGrowsAndFalls(t *testing.T) {
-	h := Hog{Bytes: 160, Every: time.Millisecond, Period: 16 * time.Millisecond}
-	var got []int64
-	for ms := range 20 {
-		got = append(got, h.at(time.Duration(ms)*time.Millisecond))
-	}
-	if !slices.IsSorted(got[:16]) || got[0] != 0 || got[15] != 160 || got[16] != 0 {
-		t.Errorf("%v", got)
-	}
-}
-
-func TestTouchRefusesNonsense(t *testing.T) {
-	for want, most := range map[string]int64{"want 128 or more": 0, "no page came from a disk": 1 << 20} {
-		steps := 0
-		if err := Touch(t.Context(), most, func(int64) { steps++ }); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%d bytes: %v after %d steps, want %q", most, err, steps, want)
-		}
-	}
-}
-
-func TestAHogHasWhatItIsTo(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	var most, now int64
-	h := Hog{Bytes: 1 << 20, Every: time.Millisecond, Period: 50 * time.Millisecond, Took: func(n int64) { most, now = max(most, n), n }}
-	if err := h.Run(ctx); err != nil || most < 1<<20 || now > most {
-		t.Errorf("%d bytes at most: %v", most, err)
-	}
-	for _, h := range []Hog{{}, {Bytes: -1}, {Bytes: 1, Every: time.Second, Period: time.Millisecond}} {
-		if h.Run(t.Context()) == nil {
-			t.Errorf("%+v is not refused", h)
 		}
 	}
 }

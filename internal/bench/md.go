@@ -14,7 +14,8 @@ import (
 // its neighbours, 76 on average, whose positions are read one by one, 24 bytes each. There is no
 // exchange of ghost atoms: what neighbouring slabs have is read from them.
 var md = &Kernel{
-	Name: "md", What: "molecular dynamics: reads neighbours' positions by lists (MiniMD)", Unit: "cells along an edge of the cube, with 4 atoms each; 3 or more",
+	Name: "md", What: "molecular dynamics: reads neighbours' positions by lists (MiniMD)",
+	Unit:     "cells along an edge of the cube, with 4 atoms each; 3 or more",
 	StepUnit: "time steps", Default: Params{N: 5, Steps: 2}, MaxN: 128,
 	plan: func(l *layout, p Params) program {
 		a := &atoms{box: newBox(max(p.N, 3), p.Seed), steps: p.Steps}
@@ -387,7 +388,8 @@ func (a *atoms) verify(r *rank) error {
 		sum.potential += st.potential
 		sum.virial += st.virial
 	}
-	if !near(sum.kinetic, a.end.kinetic, 1e-9) || !near(sum.potential, a.end.potential, 1e-9) || !near(sum.virial, a.end.virial, 1e-9) {
+	if !near(sum.kinetic, a.end.kinetic, 1e-9) || !near(sum.potential, a.end.potential, 1e-9) ||
+		!near(sum.virial, a.end.virial, 1e-9) {
 		return fmt.Errorf("energies and virial are %v, want %v", sum, a.end)
 	}
 	return nil

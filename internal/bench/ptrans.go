@@ -13,7 +13,8 @@ import (
 // line of A holds 8 columns, so that it is used again one column later: after as many other lines
 // as the block has rows.
 var ptrans = &Kernel{
-	Name: "ptrans", What: "C = beta C + A^T: walks along the columns of remote blocks", Unit: "rows and columns, rounded up to a multiple of the ranks",
+	Name: "ptrans", What: "C = beta C + A^T: walks along the columns of remote blocks",
+	Unit:     "rows and columns, rounded up to a multiple of the ranks",
 	Variants: []string{"naive", "prefetch", "tiled", "put"},
 	Default:  Params{N: 128}, MaxN: 1 << 15,
 	plan: func(l *layout, p Params) program {

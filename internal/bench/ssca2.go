@@ -11,23 +11,28 @@ import (
 // them, are dealt out to the ranks in blocks.
 var ssca2 = []*Kernel{
 	{
-		Name: "ssca2-k1", What: "SSCA2: builds the adjacency lists, an atomic and a put of 16 bytes for each edge", Unit: "as a power of two: vertices (SCALE)",
+		Name: "ssca2-k1", What: "SSCA2: builds the adjacency lists, an atomic and a put of 16 bytes for each edge",
+		Unit:    "as a power of two: vertices (SCALE)",
 		Default: Params{N: 10}, MaxN: maxScale,
 		plan: func(l *layout, p Params) program { return planBuild(l, p) },
 	},
 	{
-		Name: "ssca2-k2", What: "SSCA2: finds the heaviest edges of the neighbour's block, in two sequential passes", Unit: "as a power of two: vertices (SCALE)",
+		Name: "ssca2-k2", What: "SSCA2: finds the heaviest edges of the neighbour's block, in two sequential passes",
+		Unit:    "as a power of two: vertices (SCALE)",
 		Default: Params{N: 12}, MaxN: maxScale,
 		plan: func(l *layout, p Params) program { return &heavyScan{adjacency: planAdjacency(l, p)} },
 	},
 	{
-		Name: "ssca2-k3", What: "SSCA2: the subgraphs within 3 edges of the heaviest ones, a compare-swap for each edge", Unit: "as a power of two: vertices (SCALE)",
+		Name: "ssca2-k3", What: "SSCA2: the subgraphs within 3 edges of the heaviest ones, a compare-swap for each edge",
+		Unit:    "as a power of two: vertices (SCALE)",
 		Default: Params{N: 10}, MaxN: maxScale,
 		plan: func(l *layout, p Params) program { return planSubgraphs(l, p) },
 	},
 	{
-		Name: "ssca2-k4", What: "SSCA2: betweenness centrality; its second half gets two words for each edge", Unit: "as a power of two: vertices (SCALE)",
-		StepUnit: "vertices to start from", Variants: []string{"pull", overlap}, Default: Params{N: 10, Steps: 2}, MaxN: maxScale,
+		Name: "ssca2-k4", What: "SSCA2: betweenness centrality; its second half gets two words for each edge",
+		Unit:     "as a power of two: vertices (SCALE)",
+		StepUnit: "vertices to start from", Variants: []string{"pull", overlap}, Default: Params{N: 10, Steps: 2},
+		MaxN: maxScale,
 		plan: func(l *layout, p Params) program { return planCentrality(l, p) },
 	},
 }
@@ -345,7 +350,8 @@ func (s *subgraphs) verify(r *rank) error {
 	for k, head := range s.mine(r) {
 		slices.Sort(s.found[k])
 		if want := s.g.within(head, pathLength); !slices.Equal(s.found[k], want) {
-			return fmt.Errorf("%d vertices within %d edges of vertex %d, want %d, or others", len(s.found[k]), pathLength, head, len(want))
+			return fmt.Errorf("%d vertices within %d edges of vertex %d, want %d, or others", len(s.found[k]), pathLength, head,
+				len(want))
 		}
 	}
 	s.marks.loads(r, 0, s.marks.n)

@@ -13,7 +13,8 @@ import (
 // elements around it, 24 doubles again, and moves. From one row and one plane of elements to the
 // next most nodes are the same.
 var stencil = &Kernel{
-	Name: "stencil", What: "a hexahedral mesh: gathers node coordinates, scatters corner forces (LULESH)", Unit: "elements along an edge of the cube",
+	Name: "stencil", What: "a hexahedral mesh: gathers node coordinates, scatters corner forces (LULESH)",
+	Unit:     "elements along an edge of the cube",
 	StepUnit: "time steps", Default: Params{N: 10, Steps: 1}, MaxN: 512,
 	plan: func(l *layout, p Params) program {
 		h := &hexes{mesh: mesh{n: p.N, m: p.N + 1}, steps: p.Steps}
@@ -174,7 +175,8 @@ func (h *hexes) plausible() error {
 		x, y, z := i%h.m, i/h.m%h.m, i/(h.m*h.m)
 		turned := y + h.m*(z+h.m*x) // its axis 2 is x
 		if !near(h.want[0][i], h.want[2][turned], 1e-8) {
-			return fmt.Errorf("bench: stencil: node %d is at %v along axis 0, and its mirror image at %v along axis 2", i, h.want[0][i], h.want[2][turned])
+			return fmt.Errorf("bench: stencil: node %d is at %v along axis 0, and its mirror image at %v along axis 2", i,
+				h.want[0][i], h.want[2][turned])
 		}
 	}
 	return nil

@@ -22,7 +22,8 @@ var streams = []*Kernel{
 		Default: Params{N: 1 << 14}, MaxN: 1 << 28, plan: planStream(reversed),
 	},
 	{
-		Name: "stride", What: "every stride-th word, again and again until all are read: a walk along columns", Unit: "words of each rank",
+		Name: "stride", What: "every stride-th word, again and again until all are read: a walk along columns",
+		Unit:    "words of each rank",
 		Default: Params{N: 1 << 14, Stride: 129}, MaxN: 1 << 28, plan: planStream(strided),
 	},
 	{
@@ -30,7 +31,8 @@ var streams = []*Kernel{
 		Default: Params{N: 1 << 14}, MaxN: 1 << 28, plan: planStream(atRandom),
 	},
 	{
-		Name: "chase", What: "follows a random cycle through all words: each read needs the one before", Unit: "words of each rank",
+		Name: "chase", What: "follows a random cycle through all words: each read needs the one before",
+		Unit:    "words of each rank",
 		Default: Params{N: 1 << 14}, MaxN: 1 << 28, plan: planStream(chased),
 	},
 }

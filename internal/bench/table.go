@@ -9,12 +9,14 @@ import (
 // tables are read and changed at random over all ranks.
 var tables = []*Kernel{
 	{
-		Name: "gups", What: "random updates, read, xor and write, of a table over all ranks (HPC Challenge RandomAccess)", Unit: "words of each rank, and updates by it",
+		Name: "gups", What: "random updates, read, xor and write, of a table over all ranks (HPC Challenge RandomAccess)",
+		Unit:    "words of each rank, and updates by it",
 		Default: Params{N: 1 << 13}, MaxN: 1 << 27,
 		plan: func(l *layout, p Params) program { return &gups{p: p, table: reserveSpread[uint64](l, p.N*l.ranks)} },
 	},
 	{
-		Name: "indexgather", What: "reads a table over all ranks by a list of random indices (bale)", Unit: "words of each rank, and indices of it",
+		Name: "indexgather", What: "reads a table over all ranks by a list of random indices (bale)",
+		Unit:     "words of each rank, and indices of it",
 		Variants: []string{"words", "prefetch"},
 		Default:  Params{N: 1 << 13}, MaxN: 1 << 27,
 		plan: func(l *layout, p Params) program {
@@ -22,7 +24,8 @@ var tables = []*Kernel{
 		},
 	},
 	{
-		Name: "histogram", What: "adds to a table over all ranks by a list of random indices, by atomics (bale)", Unit: "words of each rank, and indices of it",
+		Name: "histogram", What: "adds to a table over all ranks by a list of random indices, by atomics (bale)",
+		Unit:    "words of each rank, and indices of it",
 		Default: Params{N: 1 << 13}, MaxN: 1 << 27,
 		plan: func(l *layout, p Params) program {
 			return &histogram{p: p, table: reserveSpread[uint64](l, p.N*l.ranks)}

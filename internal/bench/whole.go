@@ -16,7 +16,8 @@ var whole = []*Kernel{
 		},
 	},
 	{
-		Name: "all-local", What: "reads and writes words of this rank only, through the same calls", Unit: "words of each rank",
+		Name: "all-local", What: "reads and writes words of this rank only, through the same calls",
+		Unit:    "words of each rank",
 		Default: Params{N: 1 << 16}, MaxN: 1 << 28,
 		plan: func(l *layout, p Params) program { return &allLocal{p: p, words: reserve[uint64](l, p.N)} },
 	},

@@ -3,11 +3,29 @@
 package errtext
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 	"unicode"
 )
+
+// The errors that several packages name.
+var (
+	// ErrBusy means that something cannot be closed, or changed, while it is used.
+	ErrBusy = errors.New("in use")
+	// ErrNotSupported means that this build, system or device lacks the feature.
+	ErrNotSupported = errors.New("not supported")
+)
+
+// Closed is the error of something closed, in words of its own; it matches os.ErrClosed.
+type Closed string
+
+func (e Closed) Error() string { return string(e) }
+
+// Is matches os.ErrClosed.
+func (Closed) Is(target error) bool { return target == os.ErrClosed }
 
 // Join writes "head: part: part (remedy)". Empty parts, nil and errno 0 are left out.
 func Join(head, remedy string, parts ...any) string {

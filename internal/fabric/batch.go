@@ -1,9 +1,13 @@
 package fabric
 
 import (
+	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"unsafe"
+
+	"github.com/ibconduit/conduit/internal/queue"
 )
 
 // Batch is a list of operations for a lane to post together, see [Lane.Post]. It is a plain value
@@ -59,6 +63,11 @@ func (p *Piece) Len() uint64 {
 		return p.Atomic.Type.Size()
 	}
 	return uint64(len(p.Buf))
+}
+
+// Failed is the error of the piece that err is the reason of.
+func (p *Piece) Failed(err error) *OpError {
+	return &OpError{Op: p.Op(), Rank: p.Peer, Off: p.Off, Len: p.Len(), Err: err}
 }
 
 // Group is operations of a batch that complete as one, or are not reported.
@@ -138,15 +147,32 @@ func (b *Batch) Pieces() []Piece { return b.pieces }
 // Groups are the groups, in order, for a network to read. Pieces behind the last are implicit.
 func (b *Batch) Groups() []Group { return b.groups }
 
-// Check returns the mistake that was made in building the batch, or in posting it with q.
+// Check returns the mistake that was made in building the batch, or in posting it with q. Networks
+// call [CheckBatch].
 func (b *Batch) Check(q *Completions) error {
 	switch {
 	case b.err != nil:
 		return b.err
 	case q == nil && b.tagged:
-		return fmt.Errorf("fabric: post: a batch with tags needs Completions to tell them in")
+		return errors.New("post: a batch with tags needs Completions to report them in")
 	}
 	return nil
+}
+
+// All are the groups with their pieces, in order, those behind the last group too.
+func (b *Batch) All() iter.Seq2[Group, []Piece] {
+	return func(yield func(Group, []Piece) bool) {
+		first := 0
+		for _, g := range b.groups {
+			if !yield(g, b.pieces[first:g.End]) {
+				return
+			}
+			first = g.End
+		}
+		if first < len(b.pieces) {
+			yield(Group{Implicit: true, End: len(b.pieces)}, b.pieces[first:])
+		}
+	}
 }
 
 // Tag is the name that a caller gives to a group of operations. Networks do not interpret tags,
@@ -166,26 +192,21 @@ type Completion struct {
 // lanes. The zero value is ready. It is used by the goroutine that uses the lanes. Looking at it is
 // a look at memory: [Lane.Poll] and [Lane.Await] fill it.
 type Completions struct {
-	ring     []Completion // of a power of two
-	head     int
-	told     int
+	reported queue.Ring[Completion]
 	inFlight int
 }
 
 // Take moves up to len(dst) completions into dst, oldest first, and returns their number.
 func (q *Completions) Take(dst []Completion) int {
-	n := min(q.told, len(dst))
+	n := min(q.reported.Len(), len(dst))
 	for i := range n {
-		c := &q.ring[(q.head+i)&(len(q.ring)-1)]
-		dst[i], c.Err = *c, nil
+		dst[i] = q.reported.Pop()
 	}
-	q.head = (q.head + n) & max(len(q.ring)-1, 0)
-	q.told -= n
 	return n
 }
 
 // Len is how many completions Take would find.
-func (q *Completions) Len() int { return q.told }
+func (q *Completions) Len() int { return q.reported.Len() }
 
 // InFlight is how many groups were posted and are not reported yet. Groups of a closed lane
 // never are.
@@ -196,15 +217,7 @@ func (q *Completions) Expect() { q.inFlight++ }
 
 // Tell is for networks: an expected group is complete.
 func (q *Completions) Tell(t Tag, err error) {
-	if q.told == len(q.ring) {
-		bigger := make([]Completion, max(64, 2*len(q.ring)))
-		for i := range q.told {
-			bigger[i] = q.ring[(q.head+i)&(len(q.ring)-1)]
-		}
-		q.ring, q.head = bigger, 0
-	}
-	q.ring[(q.head+q.told)&(len(q.ring)-1)] = Completion{Tag: t, Err: err}
-	q.told++
+	q.reported.Push(Completion{Tag: t, Err: err})
 	q.inFlight--
 }
 

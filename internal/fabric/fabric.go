@@ -82,6 +82,14 @@ type Handle uint64
 // Done is the handle of an operation that is complete.
 const Done Handle = 0
 
+// Marks of handles. Those that a network gives have none of these bits: a lane that stands above
+// another tells by them which handles are its own.
+const (
+	MarkChain  Handle = 1 << (28 + iota) // of an operation that a chain has collected
+	MarkCache                            // of a get of a cache
+	MarkAtomic                           // of an atomic that a cache acquires after
+)
+
 // Lane is a single-owner queue of one-sided operations. See the package
 // comment for completion, buffers and order.
 type Lane interface {

@@ -21,7 +21,7 @@ type Memory struct {
 const closedUses = math.MinInt64 / 2
 
 // NewMemory is for networks: key is the network's name for the memory, and release its part of
-// Close.
+// Close, or nil.
 func NewMemory(network any, b []byte, key uint32, release func() error) *Memory {
 	return &Memory{bytes: b, network: network, key: key, release: release}
 }
@@ -38,6 +38,9 @@ func (m *Memory) Close() error {
 			return fmt.Errorf("fabric: close of registered memory: %w: %d requests that use it are in flight; "+
 				"flush the lanes first", ErrBusy, n)
 		}
+		return nil
+	}
+	if m.release == nil {
 		return nil
 	}
 	return m.release()

@@ -197,20 +197,25 @@ type Endpoint interface {
 
 // EndpointStats count from NewEndpoint on.
 type EndpointStats struct {
-	Sends, SendBytes       uint64 // messages
-	Arrivals, ArrivalBytes uint64
-	Notes, NotesArrived    uint64
-	NotesDropped           uint64 // by this end: malformed, or no room
-	Writes, WriteBytes     uint64
-	Doorbells, Polls       uint64
-	Connects, Accepts      uint64 // connections opened from here, from the peer
-	Handshakes             uint64 // datagrams of connection making, repeats included
-	Disconnects            uint64
-	RNR                    uint64 // messages that met no slot; must stay 0
-	Posted                 int    // receive slots posted now
-	FreeSends              int    // send buffers not in use, the reserved ones included
+	Sends        uint64 `metric:"port_messages_total{direction=sent} Messages carried, replies and pings included."`
+	SendBytes    uint64 `metric:"port_bytes_total{direction=sent} Their bytes, headers included."`
+	Arrivals     uint64 `metric:"port_messages_total{direction=arrived}"`
+	ArrivalBytes uint64 `metric:"port_bytes_total{direction=arrived}"`
+	Notes        uint64 `metric:"port_notes_total{direction=sent} Unreliable datagrams, those dropped on arrival apart."`
+	NotesArrived uint64 `metric:"port_notes_total{direction=arrived}"`
+	NotesDropped uint64 `metric:"port_notes_total{direction=dropped}"` // by this end: malformed, or no room
+	Writes       uint64 `metric:"port_writes_total Writes that went in front of messages."`
+	WriteBytes   uint64 `metric:"port_write_bytes_total Their bytes."`
+	Doorbells    uint64 `metric:"port_doorbells_total Calls that posted messages, or woke their receivers."`
+	Polls        uint64 `metric:"port_polls_total Times that the network looked for events."`
+	Connects     uint64 `metric:"port_connections_total{by=this_rank} Connections opened, by their initiator."`
+	Accepts      uint64 `metric:"port_connections_total{by=peer}"`
+	Handshakes   uint64 `metric:"port_handshakes_total Datagrams of connection making, repetitions included."`
+	Disconnects  uint64 `metric:"port_disconnects_total Connections closed because they were idle."`
+	RNR          uint64 `metric:"port_rnr_total Messages that met no receive buffer, over verbs of the port: must be 0."`
+	Posted       int    `metric:"port_slots_posted Receive buffers that are posted."`
+	FreeSends    int    `metric:"port_sends_free Send buffers that are free, the reserved ones included."`
 
-	// Unconfirmed are messages without Urgent that hold no send buffer any more and may not
-	// have arrived; Kick and polling bring it to 0.
-	Unconfirmed int
+	// Unconfirmed are messages without Urgent; Kick and polling bring it to 0.
+	Unconfirmed int `metric:"port_unconfirmed Messages without a send buffer any more that may not have arrived."`
 }

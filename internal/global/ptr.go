@@ -6,7 +6,6 @@ package global
 import (
 	"fmt"
 	"math/bits"
-	"reflect"
 	"unsafe"
 
 	"github.com/ibconduit/conduit/internal/plain"
@@ -103,23 +102,10 @@ func Cast[U, T any](p Ptr[T]) Ptr[U] {
 	return At[U](int(p.node&^BadType)-1, p.off)
 }
 
-// TypeError says that a type cannot be transferred because it holds pointers,
-// which mean nothing to another rank and must not escape the garbage collector.
-type TypeError struct {
-	Type reflect.Type
-	Path string // the first offending part, e.g. "T.Name (string)"
-}
-
-func (e *TypeError) Error() string {
-	return fmt.Sprintf("conduit: %v cannot be transferred: %s holds a pointer", e.Type, e.Path)
-}
-
 // TypeErr is the error of a T that holds pointers.
-func TypeErr[T any]() error {
-	return &TypeError{Type: reflect.TypeFor[T](), Path: plain.Pointer[T]()}
-}
+func TypeErr[T any]() error { return fmt.Errorf("conduit: %w", plain.Err[T]()) }
 
-// Check is what is wrong with p's type.
+// Check is the error of p's type, nil if T may be transferred.
 func Check[T any](p Ptr[T]) error {
 	if p.node&BadType != 0 {
 		return TypeErr[T]()

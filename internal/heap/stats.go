@@ -9,24 +9,27 @@ import (
 
 // Stats are the heap's figures at one rank. Sizes are in bytes.
 type Stats struct {
-	Size  uint64      // that each rank gives
-	Local alloc.Stats // of this rank's heap
-	Limit uint64      // to which it may grow without a message
+	Size  uint64      `metric:"bytes What each rank gives to the shared heaps."`
+	Local alloc.Stats `metric:"local_ This rank's local heap: "`
+	Limit uint64      `metric:"local_limit_bytes To which length it may grow without a message."`
 	Epoch uint64      // of the last reclaim that this rank answered
 
-	Allocs, Frees uint64 // by this rank, but for global allocations
-	Globals       uint64 // requests for memory of the global heap
-	Asked         uint64 // requests for growth: each is a call to rank 0
-	Stale         uint64 // replies to them that a reclaim had overtaken
-	RemoteFrees   uint64 // for other ranks
-	BadFrees      uint64 // of what is no block, here
+	Allocs      uint64 `metric:"allocs_total Blocks that this rank took of its local heap."`
+	Frees       uint64 `metric:"frees_total Blocks that this rank freed, wherever they are."` // but global ones
+	Globals     uint64 `metric:"global_requests_total Requests of this rank for memory of the global heap."`
+	Asked       uint64 `metric:"growth_requests_total Calls of this rank to rank 0 for a longer local heap."`
+	Stale       uint64 `metric:"growth_stale_total Of their replies, those that a reclaim had overtaken."`
+	RemoteFrees uint64 `metric:"remote_frees_total Blocks of this rank that were freed for other ranks."`
+	BadFrees    uint64 `metric:"bad_frees_total Pointers to this rank's heap that could not be freed."`
 
 	// Of rank 0, which knows them.
-	Global     alloc.Stats
-	Reserved   uint64 // for local heaps, at each rank
-	ReservedBy int    // the rank that needed so much
-	Grants     uint64
-	Reclaims   uint64
+	Global     alloc.Stats `metric:"global_ The global heap at each rank: " at:"rank 0"`
+	Reserved   uint64      `metric:"reserved_bytes What is reserved for local heaps at each rank." at:"rank 0"`
+	ReservedBy int         `metric:"reserved_by_rank The rank whose local heap needed so much." at:"rank 0"`
+	Grants     uint64      `metric:"grants_total Times that rank 0 let local heaps grow." at:"rank 0"`
+	Reclaims   uint64      `metric:"reclaims_total Reclaims of what local heaps do not use." at:"rank 0"`
+
+	Meta uint64 `metric:"meta_bytes Memory for the bookkeeping of the heaps that this rank has."`
 }
 
 // Stats may take long.
@@ -49,6 +52,7 @@ func (h *Heap) Stats() Stats {
 		s.Reserved, s.ReservedBy, s.Grants, s.Reclaims = b.local, b.by, b.grants, b.reclaims
 		b.mu.Unlock()
 	}
+	s.Meta = s.Local.Meta + s.Global.Meta
 	return s
 }
 

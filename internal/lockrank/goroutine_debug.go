@@ -69,7 +69,8 @@ func number() uint64 {
 func (g *goroutine) mayLock(m *Mutex) {
 	for _, h := range g.held {
 		if !m.above(h.mutex) {
-			panic(&Violation{Inversion, fmt.Sprintf("goroutine %d wants %v and has %v: take %v first, or unlock before", number(), m, h, m)})
+			panic(&Violation{Inversion, fmt.Sprintf("goroutine %d wants %v and has %v: take %v first, or unlock before",
+				number(), m, h, m)})
 		}
 	}
 }
@@ -101,5 +102,6 @@ func (g *goroutine) pop(m *Mutex) {
 // String names the lock and the place.
 func (h *holding) String() string {
 	f, _ := runtime.CallersFrames(h.pcs[:h.n]).Next()
-	return fmt.Sprintf("%v held, taken at %s:%d in %s", h.mutex, path.Join(path.Base(path.Dir(f.File)), path.Base(f.File)), f.Line, path.Base(f.Function))
+	return fmt.Sprintf("%v held, taken at %s:%d in %s", h.mutex,
+		path.Join(path.Base(path.Dir(f.File)), path.Base(f.File)), f.Line, path.Base(f.Function))
 }

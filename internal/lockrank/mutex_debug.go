@@ -60,7 +60,8 @@ func MustHoldNone(op string) {
 	g := self()
 	defer g.forget()
 	if len(g.held) > 0 {
-		panic(&Violation{HeldInWait, fmt.Sprintf("%s with %v: unlock it before, the goroutine that could end the wait may need it", op, g.held[len(g.held)-1])})
+		panic(&Violation{HeldInWait, fmt.Sprintf("%s with %v: unlock it before, the goroutine that could end the wait "+
+			"may need it", op, g.held[len(g.held)-1])})
 	}
 }
 
@@ -80,7 +81,8 @@ func LeaveHandler() {
 	h := g.handlers[len(g.handlers)-1]
 	g.handlers = g.handlers[:len(g.handlers)-1]
 	if len(g.held) > h.before {
-		panic(&Violation{HeldByHandler, fmt.Sprintf("handler %q returned with %v: unlock it on every path", h.name, g.held[len(g.held)-1])})
+		panic(&Violation{HeldByHandler, fmt.Sprintf("handler %q returned with %v: unlock it on every path", h.name,
+			g.held[len(g.held)-1])})
 	}
 }
 
@@ -89,7 +91,8 @@ func CheckCommunication(op string) {
 	g := self()
 	defer g.forget()
 	if n := len(g.handlers); n > 0 {
-		panic(&Violation{InHandler, fmt.Sprintf("%s in handler %q: a handler may reply, look up and lock, nothing else; pass the work to a goroutine",
+		panic(&Violation{InHandler, fmt.Sprintf("%s in handler %q: a handler may reply, look up and lock, nothing else; "+
+			"pass the work to a goroutine",
 			op, g.handlers[n-1].name)})
 	}
 }

@@ -20,7 +20,8 @@ type Group struct {
 }
 
 // Remedy is what to do where groups cannot be made.
-const Remedy = "run as root where a memory controller is writable, or in a virtual machine: hack/softroce/vm --swap 1G run -- ibbench flow ...; or without groups: --limit 0"
+const Remedy = "run as root where a memory controller is writable, or in a virtual machine: hack/softroce/vm " +
+	"--swap 1G run -- ibbench flow ...; or without groups: --limit 0"
 
 // Make makes a group of so many bytes below this process's. Version 2 needs one that has the
 // controller for its children: as root of a machine of its own.
@@ -110,22 +111,6 @@ func Enter(place string) error {
 	}
 	return nil
 }
-
-// Used is the memory of a group in bytes now, page cache and the kernel's included. Of no place it
-// is 0.
-func Used(place string) int64 {
-	dir, _, _ := strings.Cut(place, ":")
-	for _, file := range []string{"memory.usage_in_bytes", "memory.current"} {
-		if text, err := os.ReadFile(filepath.Join(dir, file)); err == nil && dir != "" {
-			n, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-			return n
-		}
-	}
-	return 0
-}
-
-// Used is the memory of the group in bytes.
-func (g *Group) Used() int64 { return Used(g.Place()) }
 
 // Remove removes the group; its processes must have ended.
 func (g *Group) Remove() error {

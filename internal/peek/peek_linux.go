@@ -24,7 +24,8 @@ func Read(pid int, address uint64, dst []byte) error {
 		case errno != 0:
 			return fmt.Errorf("process_vm_readv of %d bytes of process %d, after %d: %w", len(dst), pid, done, errno)
 		case n == 0:
-			return fmt.Errorf("process_vm_readv of %d bytes of process %d ended after %d: %w", len(dst), pid, done, io.ErrUnexpectedEOF)
+			return fmt.Errorf("process_vm_readv of %d bytes of process %d ended after %d: %w", len(dst), pid, done,
+				io.ErrUnexpectedEOF)
 		}
 		done += int(n)
 	}

@@ -14,7 +14,8 @@ var checks sync.Map
 func Is[T any]() bool {
 	var v T
 	switch any(v).(type) {
-	case int64, uint64, int32, uint32, int16, uint16, int8, uint8, int, uint, float64, float32, bool, complex128, complex64, uintptr:
+	case int64, uint64, int32, uint32, int16, uint16, int8, uint8, int, uint, float64, float32, bool,
+		complex128, complex64, uintptr:
 		return true
 	}
 	t := reflect.TypeFor[T]()
@@ -51,3 +52,17 @@ func pointerIn(t reflect.Type, path string) string {
 	}
 	return fmt.Sprintf("%s (%v)", path, t)
 }
+
+// TypeError says that a type cannot be transferred because it holds pointers,
+// which mean nothing to another rank and must not escape the garbage collector.
+type TypeError struct {
+	Type reflect.Type
+	Path string // the first offending part, e.g. "T.Name (string)"
+}
+
+func (e *TypeError) Error() string {
+	return fmt.Sprintf("%v cannot be transferred: %s holds a pointer", e.Type, e.Path)
+}
+
+// Err is the error of a T that holds pointers.
+func Err[T any]() error { return &TypeError{Type: reflect.TypeFor[T](), Path: Pointer[T]()} }

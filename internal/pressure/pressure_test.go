@@ -255,9 +255,9 @@ func replay(t *testing.T, frames []frame, bound, stalls string) (causes map[flow
 		t.Fatalf("%+v", first)
 	}
 	b, err := flow.NewBudget(flow.BudgetConfig{
-		Adapt: &flow.AdaptConfig{Floor: 4 << 20, Window: time.Second}, Memory: first, Small: -1,
+		Adapt: &flow.AdaptConfig{Floor: 4 << 20, Window: time.Second}, Small: -1,
 		Now: func() time.Duration { return now },
-	})
+	}, flow.Surroundings{Memory: first})
 	if err != nil {
 		t.Fatal(err)
 	}

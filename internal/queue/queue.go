@@ -1,5 +1,6 @@
-// Package queue is a doubly linked list through links that lie in its elements: to add, to remove
-// and to look up an element's list allocate nothing and take constant time. Locks are the user's.
+// Package queue orders elements that know their place. A [List] is doubly linked through links that
+// lie in its elements: to add, to remove and to look up an element's list allocate nothing and take
+// constant time. A [Heap] is ordered by a key. Locks are the user's.
 package queue
 
 // List is a queue. The zero value is empty.

@@ -58,3 +58,40 @@ func TestLinksOfAnElementAreIndependent(t *testing.T) {
 		t.Error("leaving one list is leaving the other")
 	}
 }
+
+func TestARingIsFirstInFirstOut(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	var r Ring[int]
+	var model []int
+	for step := range 200_000 {
+		switch k := rnd.IntN(100); {
+		case k < 50+step/10_000%5:
+			r.Push(step)
+			model = append(model, step)
+		case k == 99:
+			n := rnd.IntN(len(model) + 1)
+			r.Truncate(n)
+			model = model[:n]
+		case len(model) > 0:
+			if v := r.Pop(); v != model[0] {
+				t.Fatalf("step %d: %d comes out, want %d", step, v, model[0])
+			}
+			model = model[1:]
+		}
+		if r.Len() != len(model) || len(model) > 0 && (*r.Item(0) != model[0] || *r.Item(len(model) - 1) != model[len(model)-1]) {
+			t.Fatalf("step %d: it has %d elements, want %d", step, r.Len(), len(model))
+		}
+	}
+	for r.Len() > 0 {
+		r.Pop()
+	}
+	for range 5000 {
+		r.Push(1)
+	}
+	for r.Len() > 0 {
+		r.Pop()
+	}
+	if len(r.buf) > 1024 {
+		t.Errorf("an empty ring keeps room for %d", len(r.buf))
+	}
+}

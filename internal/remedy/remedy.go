@@ -30,7 +30,8 @@ const (
 var memlock = map[Starter]string{
 	Shell: "ulimit -l unlimited in the shell, and 'memlock unlimited' in /etc/security/limits.conf for ssh and mpiexec",
 	Slurm: "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf and LimitMEMLOCK=infinity in slurmd's unit",
-	Kubernetes: "securityContext.capabilities.add: [IPC_LOCK] for a pod that runs as root; for other users LimitMEMLOCK=infinity in " +
+	Kubernetes: "securityContext.capabilities.add: [IPC_LOCK] for a pod that runs as root; for other users " +
+		"LimitMEMLOCK=infinity in " +
 		"/etc/systemd/system/containerd.service.d/10-memlock.conf on the node, or setcap cap_ipc_lock=ep on the program",
 	Docker:  "docker run --ulimit memlock=-1, or --cap-add=IPC_LOCK for root",
 	Systemd: "LimitMEMLOCK=infinity in the unit",

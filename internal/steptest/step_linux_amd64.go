@@ -17,7 +17,7 @@ const mostSteps = 1 << 20
 
 // Operations steps thread tid, which runs one operation after the other, each beginning with a call
 // of the function with this name, until n have ended and one of them took at most most. Operations
-// that wait for a peer take more while it has no processor: where all did, up to patience times as
+// that wait for a peer take more while it has no processor: where all did, up to mostTimes times as
 // many are stepped. What has ended when the time is over counts, which may be nothing: each step
 // takes two switches of the processor, of which tens of thousands go into a second, and a few
 // hundred where many others want to run. Calls of what is not this module's are not stepped

@@ -48,14 +48,14 @@ func (c Count) String() string {
 	return b.String()
 }
 
-// patience is how many times as many operations are stepped as were asked for, before it is no
+// mostTimes is how many times as many operations are stepped as were asked for, before it is no
 // peer's fault that all of them take too much.
-const patience = 16
+const mostTimes = 16
 
 // enough says whether the operations that were stepped tell what one takes: n of them, and one that
 // is within most, or so many that none will be.
 func enough(all []map[string]int, n, most int) bool {
-	return len(all) >= n && (least(all).Own <= most || len(all) >= patience*n)
+	return len(all) >= n && (least(all).Own <= most || len(all) >= mostTimes*n)
 }
 
 // least returns the count of the operation with the fewest.

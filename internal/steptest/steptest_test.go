@@ -35,8 +35,8 @@ func TestSteppingGoesOnUntilOneIsWithinBounds(t *testing.T) {
 		{took(90, 200), true},
 		{took(200, 200), false},
 		{took(200, 200, 200, 100), true},
-		{took(slices.Repeat([]int{101}, 2*patience-1)...), false},
-		{took(slices.Repeat([]int{101}, 2*patience)...), true},
+		{took(slices.Repeat([]int{101}, 2*mostTimes-1)...), false},
+		{took(slices.Repeat([]int{101}, 2*mostTimes)...), true},
 	} {
 		if got := enough(c.all, 2, 100); got != c.want {
 			t.Errorf("%d operations: enough is %v, want %v", len(c.all), got, c.want)

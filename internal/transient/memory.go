@@ -25,6 +25,7 @@ import (
 	"github.com/ibconduit/conduit/flow"
 	"github.com/ibconduit/conduit/internal/env"
 	"github.com/ibconduit/conduit/internal/fabric"
+	"github.com/ibconduit/conduit/internal/guard"
 	"github.com/ibconduit/conduit/internal/lockrank"
 	"github.com/ibconduit/conduit/internal/pagepool"
 	"github.com/ibconduit/conduit/internal/pressure"
@@ -36,8 +37,8 @@ var ErrNoBudget = errors.New("the job has no budget for that")
 
 // Config is one rank's.
 type Config struct {
-	Budget      flow.BudgetConfig // without Memory and Peers
-	ReceiveSize int64             // bytes of the segment that other ranks write; 0: none
+	Budget      flow.BudgetConfig
+	ReceiveSize int64 // bytes of the segment that other ranks write; 0: none
 	Fetches     map[string]func(*FetchRequest)
 	Payloads    map[string]func(*Payload)
 }
@@ -60,7 +61,7 @@ func (b *Budget) Acquire(ctx context.Context, n int64) error {
 // Layout is what a job has for transient memory.
 type Layout struct {
 	Largest int64  // what one set or payload may have in bytes; 0: there is no budget
-	Receive uint64 // MemoryConfig.ReceiveSize, in each segment
+	Receive uint64 `metric:"memory_receive_bytes What each segment has for what other ranks write."`
 	Pinned  bool   // a device has it pinned: it takes memory all the time
 }
 
@@ -68,11 +69,11 @@ type Layout struct {
 // unasked: at most the budget's limit.
 type Stats struct {
 	flow.BudgetStats
-	Buffers    int64  // bytes of fetched data and payloads that have memory
-	Idle       int64  // bytes that are free, and not given back to the system yet
-	MemoryPeak int64  // the most that both were together
-	Given      int64  // bytes given back to the system in all
-	Stalls     uint64 // that the watchdog has logged, with the holders of memory
+	Buffers    int64  `metric:"memory_buffers_bytes Memory of fetched data and payloads."`
+	Idle       int64  `metric:"memory_idle_bytes Memory that is free, and not given back to the system yet."`
+	MemoryPeak int64  // the most that both were together, in bytes
+	Given      int64  `metric:"memory_given_back_bytes_total Idle memory that was given back to the system."`
+	Stalls     uint64 `metric:"memory_stalls_total Stalls of the first claim found by the watchdog: see the log."`
 }
 
 // MemoryStats are the figures of the budget, and of its memory.
@@ -92,7 +93,7 @@ type Memory struct {
 	probes   *pressure.Reader
 	pages    *pagepool.Pool
 	region   *region       // where other ranks write; nil: none
-	reserved *region       // for what the budget's reserve serves; nil: there is none
+	reserved *region       // for claims that the budget's reserve serves; nil: there is none
 	stalls   atomic.Uint64 // that the watchdog has found
 
 	fetchProtocol
@@ -122,12 +123,11 @@ func New(cfg Config) *Memory {
 // Spec makes the budget of a rank of so many, and requests the region that other ranks write. An
 // error has the figures.
 func (m *Memory) Spec(ranks int) (env.Spec, error) {
-	c := m.cfg.Budget
-	c.Memory = m.probes.Read()
+	s := flow.Surroundings{Memory: m.probes.Read()}
 	if len(m.cfg.Payloads) > 0 {
-		c.Peers = ranks - 1
+		s.Peers = ranks - 1
 	}
-	b, err := flow.NewBudget(c)
+	b, err := flow.NewBudget(m.cfg.Budget, s)
 	if err != nil {
 		return env.Spec{}, err
 	}
@@ -328,21 +328,13 @@ func byHash[F any](m map[string]func(F)) map[uint64]named[F] {
 	return out
 }
 
-// called calls a function of the program's, on a goroutine that is only for that. One that ends the
-// goroutine counts as one that panics.
+// called calls a function of the program's, on a goroutine that is only for that.
 func (m *Memory) called(f func(), failed func(failure any)) {
-	returned := false
-	defer func() {
-		v := recover()
-		if v == nil && !returned {
-			v = "it called runtime.Goexit"
-		}
-		if v != nil {
-			failed(v)
+	m.env.Learned()
+	guard.Call(f, func(failure any) {
+		if failure != nil {
+			failed(failure)
 		}
 		m.env.Learned()
-	}()
-	m.env.Learned()
-	f()
-	returned = true
+	})
 }

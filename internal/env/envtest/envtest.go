@@ -1,4 +1,4 @@
-// Package envtest has jobs for tests of what is written against package env: simulated ones in
+// Package envtest has jobs for tests of packages over env: simulated ones in
 // virtual time ([World]), and ranks that are goroutines, which share memory ([SHM]) or reach each
 // other by a network of the test's choice ([On]).
 package envtest
@@ -14,7 +14,7 @@ import (
 	"github.com/ibconduit/conduit/internal/fabric"
 )
 
-// rank is what the Envs here have in common.
+// rank is the common part of the Envs here.
 type rank struct {
 	id, size int
 	regions  map[string]env.Region

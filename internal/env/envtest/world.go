@@ -17,7 +17,7 @@ import (
 // World is a simulated job.
 type World struct {
 	*sim.World
-	// Detect is how long the others take at most to be told of a death; each takes another time.
+	// Detect is how long the others take at most to learn of a death; each takes another time.
 	// Traffic may show it before.
 	Detect time.Duration
 
@@ -33,7 +33,8 @@ type simRank struct {
 	idle []fabric.Lane // to wait with
 }
 
-// NewWorld makes the ranks of cfg, whose segments have the regions. It sets SegmentSize and OnDown.
+// NewWorld makes the ranks of cfg, with the regions in their segments. It sets SegmentSize and
+// OnDown.
 func NewWorld(cfg sim.Config, specs ...env.Spec) (*World, error) {
 	offs, size, err := layOut(specs)
 	if err != nil {
@@ -65,7 +66,7 @@ func (w *World) Run(f func(ctx context.Context, e env.Env) error) error {
 
 var errKilled = errors.New("the rank was killed")
 
-// Kill kills a rank, and has the others told of it.
+// Kill kills a rank, and lets the others know.
 func (w *World) Kill(rank int) {
 	w.World.Kill(rank)
 	for i, r := range w.ranks {

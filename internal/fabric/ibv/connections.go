@@ -5,7 +5,6 @@ package ibv
 import (
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -84,8 +83,6 @@ const (
 	connGone
 )
 
-const never = time.Duration(math.MaxInt64)
-
 var (
 	errNoAnswer = errors.New("ibv: no answer to the attempts to make a connection, or to close one; " +
 		"is its endpoint open, and is it polled?")
@@ -137,7 +134,7 @@ func (s *connections) want(rank int32) *conn {
 
 // sendTo sends a datagram of the handshake.
 func (s *connections) sendTo(c *conn, d datagram) {
-	s.count.handshakes.Add(1)
+	s.count.Handshakes++
 	d.to = uint32(c.q.rank)
 	if d.epoch == 0 {
 		d.epoch = c.q.epoch
@@ -378,9 +375,9 @@ func (s *connections) made(c *conn) {
 	s.out.used(c)
 	s.open.Add(1)
 	if c.active {
-		s.count.connects.Add(1)
+		s.count.Connects++
 	} else {
-		s.count.accepts.Add(1)
+		s.count.Accepts++
 	}
 	s.events.push(fabric.Event{Kind: fabric.Up, Peer: int(c.q.rank), Epoch: c.q.epoch})
 	s.out.markReady(c)

@@ -91,7 +91,7 @@ func (s *connections) askedToClose(at *peer, d *datagram) {
 // shut is called when this end knows that both agree. Messages queued meanwhile need another
 // connection.
 func (s *connections) shut(c *conn) {
-	s.count.disconnects.Add(1)
+	s.count.Disconnects++
 	s.events.push(fabric.Event{Kind: fabric.Idle, Peer: int(c.q.rank), Epoch: c.q.epoch})
 	s.forget(c)
 	if c.waiting.n == 0 {
@@ -138,9 +138,9 @@ func (s *connections) runTimers(now time.Duration) {
 		case now < c.next:
 		case now-c.since >= s.n.cfg.ConnectTimeout:
 			s.out.tx.fail(&c.q, cmp.Or(c.trouble, errNoAnswer))
-			c.next = never
+			c.next = fabric.Never
 		case c.state == connWanted:
-			c.next = never
+			c.next = fabric.Never
 			s.wanted = append(s.wanted, c)
 		default:
 			c.tries++
@@ -165,7 +165,7 @@ func (s *connections) runTimers(now time.Duration) {
 
 // nextTimer is when runTimers has something to do.
 func (s *connections) nextTimer() time.Duration {
-	at := never
+	at := fabric.Never
 	for _, c := range s.asking {
 		if c.state != connUp && c.state != connGone {
 			at = min(at, c.next)
@@ -183,7 +183,7 @@ func (s *connections) nextTimer() time.Duration {
 // trim closes the idle connections that were not used for longest, if there are too many. It looks
 // again while there are: those that are in use now become idle.
 func (s *connections) trim(now time.Duration) {
-	s.trimAt = never
+	s.trimAt = fabric.Never
 	limit := s.n.cfg.Messages.Connections
 	excess := int(s.open.Load()) - limit
 	if limit <= 0 || excess <= 0 {

@@ -180,7 +180,7 @@ func TestAConnectionInUseIsClosedLater(t *testing.T) {
 	a := m.ends[0]
 	a.p.conns.trimAt = 0
 	m.only(0)
-	m.work(func(*end) (bool, error) { return lost.get() != nil && a.p.conns.trimAt == never, nil })
+	m.work(func(*end) (bool, error) { return lost.get() != nil && a.p.conns.trimAt == fabric.Never, nil })
 	d := *lost.get()
 	from := int(d.to)
 	m.raw(from, 0, encoded(datagram{kind: dgStay, from: uint32(from), to: 0, epoch: d.epoch, attempt: d.attempt}))

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/verbs"
 )
 
@@ -37,13 +38,12 @@ type connector struct {
 	downSeen  uint32
 	failing   bool // no queue pair could be made for the last request
 
-	mu     sync.Mutex
-	calls  map[uint32]*call // by epoch
-	made   map[uint32]int   // epochs of connections that lanes have, and to which rank
-	epoch  uint32           // the last one
-	lost   error            // why it is of no more use
-	woken  bool
-	cancel context.CancelFunc // of the sleep in progress
+	mu    sync.Mutex
+	calls map[uint32]*call // by epoch
+	made  map[uint32]int   // epochs of connections that lanes have, and to which rank
+	epoch uint32           // the last one
+	lost  error            // why it is of no more use
+	waker
 
 	accepted, closed, dropped, datagramsSent, open atomic.Uint64
 }
@@ -174,7 +174,7 @@ func (c *connector) turn() int {
 	for i := range in {
 		c.answer(&in[i])
 	}
-	if seen := c.n.downSeq.Load(); seen != c.downSeen {
+	if seen := c.n.deaths.N.Load(); seen != c.downSeen {
 		c.downSeen = seen
 		c.dropDead()
 	}
@@ -199,33 +199,17 @@ func (c *connector) sleep(ctx context.Context) {
 	if c.turn() != 0 {
 		return
 	}
-	wait, cancel := context.WithCancel(ctx)
-	defer cancel()
-	c.mu.Lock()
-	woken := c.woken
-	c.woken, c.cancel = false, cancel
-	if due := c.nextDueLocked(); !due.IsZero() {
-		var stop context.CancelFunc
-		wait, stop = context.WithDeadline(wait, due)
-		defer stop()
-	}
-	c.mu.Unlock()
-	if woken {
-		return
-	}
-	_, err := c.listener.channel.Wait(wait)
-	if err != nil && wait.Err() == nil {
+	err := c.waker.sleep(ctx, c.listener.channel, func() time.Duration {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		due := c.nextDueLocked()
+		if due.IsZero() {
+			return fabric.Never
+		}
+		return time.Until(due)
+	})
+	if err != nil {
 		c.lose(err)
-	}
-}
-
-// wake ends a sleep, now or the next one.
-func (c *connector) wake() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.woken = true
-	if c.cancel != nil {
-		c.cancel()
 	}
 }
 
@@ -240,23 +224,10 @@ func (c *connector) ring(want int) int {
 	return n
 }
 
-// send sends a datagram to a rank, about a lane.
-func (c *connector) send(to uint32, lane uint16, d datagram) {
-	d.to, d.endpoint = to, lane|laneBit
-	out := []datagram{d}
-	if c.n.cfg.mangle != nil {
-		out = c.n.cfg.mangle(d)
-	}
-	for _, d := range out {
-		c.datagramsSent.Add(1)
-		c.datagrams.send(d) // without room it is as good as lost
-	}
-}
-
 // answer deals with a datagram.
 func (c *connector) answer(d *datagram) {
 	at := laneOf{d.from, d.endpoint &^ laneBit}
-	if _, down := c.n.downs.Load(int(d.from)); down {
+	if c.n.deaths.Cause(int(d.from)) != nil {
 		c.dropped.Add(1)
 		return
 	}
@@ -340,7 +311,7 @@ func (c *connector) drop(at laneOf) error {
 // dropDead closes the targets of ranks that are down.
 func (c *connector) dropDead() {
 	for at := range c.targets {
-		if _, down := c.n.downs.Load(int(at.rank)); down {
+		if c.n.deaths.Cause(int(at.rank)) != nil {
 			if err := c.drop(at); err != nil {
 				c.n.log.Warn("ibv: queue pair of a lane of a rank that is down", "rank", at.rank, "err", err)
 			}

@@ -5,11 +5,8 @@ package ibv
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"syscall"
 	"time"
-
-	"github.com/ibconduit/conduit/internal/fabric"
 )
 
 // call is a request for a connection, or the word that one is closed, which is repeated until the
@@ -33,8 +30,6 @@ type answer struct {
 
 // link names a connection that was made.
 type link struct{ epoch, qpn, psn uint32 }
-
-func randomPSN() uint32 { return rand.Uint32() & psnMask }
 
 // usable is why it is of no more use.
 func (c *connector) usable() error {
@@ -60,7 +55,7 @@ func (c *connector) connect(ctx context.Context, op string, lane, rank int, qpn,
 		since: time.Now(), answer: make(chan answer, 1)}
 	c.calls[x.epoch] = x
 	c.mu.Unlock()
-	c.wake()
+	c.Wake()
 	select {
 	case <-ctx.Done():
 		c.hangUp(lane, rank, x.epoch)
@@ -70,9 +65,9 @@ func (c *connector) connect(ctx context.Context, op string, lane, rank int, qpn,
 			c.n.found(rank, fmt.Errorf("ibv: rank %d left requests for a connection unanswered for %v "+
 				"(Config.ConnectTimeout): is its process stopped, or its host out of reach?", rank, c.n.cfg.ConnectTimeout))
 		}
-		if cause, down := c.n.downs.Load(rank); down {
+		if err := c.n.deaths.Err(op, rank); err != nil {
 			c.hangUp(lane, rank, x.epoch)
-			return link{}, &fabric.PeerDownError{Rank: rank, Op: op, Cause: cause.(error)}
+			return link{}, err
 		}
 		return link{x.epoch, a.qpn, a.psn}, a.err
 	}
@@ -84,12 +79,12 @@ func (c *connector) hangUp(lane, rank int, epoch uint32) {
 	c.mu.Lock()
 	delete(c.made, epoch)
 	delete(c.calls, epoch)
-	if _, down := c.n.downs.Load(rank); c.lost == nil && !down {
+	if c.lost == nil && c.n.deaths.Cause(rank) == nil {
 		c.calls[epoch] = &call{datagram: datagram{kind: dgClose, epoch: epoch}, rank: uint32(rank),
 			lane: uint16(lane), since: time.Now()}
 	}
 	c.mu.Unlock()
-	c.wake()
+	c.Wake()
 }
 
 // answered deals with a peer's answer. It reports whether that is one.
@@ -143,9 +138,8 @@ func (c *connector) sendDue(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, x := range c.calls {
-		_, down := c.n.downs.Load(int(x.rank))
 		switch {
-		case down:
+		case c.n.deaths.Cause(int(x.rank)) != nil:
 			c.endLocked(x, answer{})
 		case now.Sub(x.since) >= c.n.cfg.ConnectTimeout:
 			err := x.trouble
@@ -186,5 +180,18 @@ func (c *connector) lose(err error) {
 	c.n.log.Warn("ibv: lanes connect to no further rank", "err", err)
 	for _, x := range c.calls {
 		c.endLocked(x, answer{err: c.lost})
+	}
+}
+
+// send sends a datagram to a rank, about a lane.
+func (c *connector) send(to uint32, lane uint16, d datagram) {
+	d.to, d.endpoint = to, lane|laneBit
+	out := []datagram{d}
+	if c.n.cfg.mangle != nil {
+		out = c.n.cfg.mangle(d)
+	}
+	for _, d := range out {
+		c.datagramsSent.Add(1)
+		c.datagrams.send(d) // without room it is as good as lost
 	}
 }

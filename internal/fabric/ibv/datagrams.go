@@ -106,7 +106,7 @@ func (d *datagrams) understand(i int32, wc *verbs.WC) (g datagram, ok bool) {
 	}
 	g, err := decodeDatagram(b[grhBytes:wc.ByteLen])
 	if err != nil || g.to != uint32(n.cfg.Rank) || !d.has(g.endpoint) || g.from >= uint32(n.cfg.Size) ||
-		n.served(int(g.from)) != nil {
+		!n.peers[g.from].served() {
 		return g, false
 	}
 	end := n.peers[g.from].end()

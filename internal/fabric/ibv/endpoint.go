@@ -3,17 +3,11 @@
 package ibv
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/owner"
@@ -24,7 +18,8 @@ import (
 // per connected peer, and one for datagrams, all on one completion queue.
 //
 // Send is in endpoint_send_datapath.go, Poll in endpoint_poll_datapath.go, Wait in
-// endpoint_wait.go. Below them are connections, then messages, which has the sender, and datagrams.
+// endpoint_wait.go; endpoint_open.go opens and closes it. Below them are connections, then
+// messages, which has the sender, and datagrams.
 type endpoint struct {
 	core
 	listener *listener
@@ -51,9 +46,8 @@ type endpoint struct {
 	sleeping  bool // the poller is in Wait
 	armedAny  bool // and any completion wakes it
 
-	woken  atomic.Bool
-	cancel atomic.Pointer[context.CancelFunc] // of the Wait in progress
-	alarms alarms
+	waker
+	alarms fabric.Alarms
 	rnr    rnrCounter
 }
 
@@ -62,9 +56,10 @@ type core struct {
 	n      *Network
 	num    int
 	cfg    fabric.EndpointConfig
-	origin time.Time  // of its clock
-	events eventQueue // the poller's
-	count  messageCounters
+	origin time.Time            // of its clock
+	events eventQueue           // the poller's
+	count  fabric.EndpointStats // with mu; polled is its Polls
+	polled atomic.Uint64
 	look   atomic.Bool // something waits for the poller, which else polls without mu
 }
 
@@ -92,154 +87,6 @@ func newLayout(cfg fabric.EndpointConfig) (l layout) {
 	l.out = l.in + dgramRecvs*inStride
 	l.bytes = l.out + dgramSends*datagramMax
 	return l
-}
-
-// messageCounters are the counters of Stats. Those that each message changes change under mu.
-type messageCounters struct {
-	sends, sendBytes, arrivals, arrivalBytes uint64
-	writes, writeBytes, doorbells            uint64
-
-	polls, notes, notesArrived, notesDropped   atomic.Uint64
-	connects, accepts, handshakes, disconnects atomic.Uint64
-}
-
-// NewEndpoint opens an endpoint. Connect must have returned.
-func (n *Network) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
-	limits := n.MessageLimits()
-	switch {
-	case i < 0 || i >= limits.Endpoints:
-		return nil, fmt.Errorf("ibv: no endpoint %d (they are 0 to %d, see MessageConfig.Endpoints)", i, limits.Endpoints-1)
-	case cfg.Slots < 1 || cfg.Slots > limits.MaxSlots || cfg.SlotSize < 1 || cfg.SlotSize > limits.MaxMessage:
-		return nil, fmt.Errorf("ibv: an endpoint has 1 to %d slots of 1 to %d bytes, not %d of %d",
-			limits.MaxSlots, limits.MaxMessage, cfg.Slots, cfg.SlotSize)
-	case cfg.Sends < 1 || cfg.Sends > limits.MaxSlots || cfg.Reserved < 0 || cfg.Reserved >= cfg.Sends:
-		return nil, fmt.Errorf("ibv: an endpoint has 1 to %d send buffers and reserves fewer than all, not %d and %d",
-			limits.MaxSlots, cfg.Sends, cfg.Reserved)
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed || i >= len(n.listeners) {
-		return nil, errClosed("new endpoint (or before Connect)")
-	}
-	l := &n.listeners[i]
-	switch {
-	case l.err != nil:
-		return nil, l.err
-	case l.opened:
-		return nil, fmt.Errorf("ibv: endpoint %d of rank %d was opened before", i, n.cfg.Rank)
-	}
-	l.opened = true
-	p := &endpoint{core: core{n: n, num: i, cfg: cfg, origin: time.Now()}, listener: l, layout: newLayout(cfg)}
-	if err := p.build(); err != nil {
-		return nil, errors.Join(fmt.Errorf("ibv: endpoint %d: %w", i, err), p.release())
-	}
-	n.endpointsMu.Lock()
-	n.endpoints = append(n.endpoints, p)
-	n.endpointsMu.Unlock()
-	return p, nil
-}
-
-// build makes everything but connections, and posts all slots.
-func (p *endpoint) build() (err error) {
-	n, l, cfg := p.n, &p.layout, p.cfg
-	// All that can complete: every slot and datagram, and twice the work requests, since requests of a
-	// closed queue pair may stay in the completion queue.
-	need := cfg.Slots + 2*int(p.out.makeTables(cfg)) + dgramRecvs + dgramSends
-	if cq := p.listener.cq; need > cq.Cap() {
-		if err := cq.Resize(need); err != nil {
-			return err
-		}
-	}
-	if p.mem, err = unix.Mmap(-1, 0, l.bytes, unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
-		return fmt.Errorf("mapping %d bytes for %d slots and %d send buffers: %w", l.bytes, cfg.Slots, cfg.Sends, err)
-	}
-	if p.mr, err = n.pd.Register(unsafe.Pointer(unsafe.SliceData(p.mem)), uint64(l.bytes),
-		verbs.AccessLocalWrite); err != nil {
-		return err
-	}
-	if p.srq, err = n.pd.CreateSRQ(verbs.SRQConfig{MaxWR: cfg.Slots}); err != nil {
-		return err
-	}
-	tx := &p.out.tx
-	if p.bell, err = p.listener.cq.NewDoorbell(verbs.DoorbellConfig{}); err != nil {
-		return err
-	}
-	if tx.bell, err = p.listener.cq.NewDoorbell(verbs.DoorbellConfig{}); err != nil {
-		return err
-	}
-	if tx.chain, err = verbs.NewSendChain(verbs.ChainConfig{Slots: chainSlots, Inline: max(n.inline, 8)}); err != nil {
-		return err
-	}
-	if err := p.out.quick.init(max(n.inline, 8)); err != nil {
-		return err
-	}
-	if err := p.assemble(); err != nil {
-		return err
-	}
-	p.rnr.begin(n.dev.Name(), n.port.Port)
-	if n.cfg.Messages.Eager {
-		for r := n.cfg.Rank + 1; r < n.cfg.Size; r++ { // of each pair the lower one asks
-			if n.served(r) == nil {
-				p.conns.want(int32(r))
-			}
-		}
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.flushLocked()
-}
-
-// assemble gives the parts what they work with.
-func (p *endpoint) assemble() (err error) {
-	n, l, lkey := p.n, &p.layout, p.mr.LKey()
-	out, d, c := &p.out, &p.datagrams, &p.conns
-	out.tx.wake = p.Wake
-	out.core, out.lkey, out.inline = &p.core, lkey, min(n.inline, p.cfg.SlotSize) // what Connect found
-	out.bufs.init(p.cfg, p.mem[l.send:l.in], l.stride)
-	d.n, d.num, d.tx, d.lkey, d.inMem, d.outMem = n, p.num, &out.tx, lkey, p.mem[l.in:l.out], p.mem[l.out:]
-	d.room = func() bool {
-		out.ringIfFull()
-		return out.lost == nil
-	}
-	if err := d.init(p.listener.qp); err != nil {
-		return err
-	}
-	c.core, c.mu, c.srq, c.cq, c.out, c.datagrams = &p.core, &p.mu, p.srq, p.listener.cq, out, d
-	c.peers, c.byQPN = make([]*peer, n.cfg.Size), make(map[uint32]*conn)
-	p.slots.srq = p.srq
-	return p.slots.init(p.cfg, p.mem[:l.send], l.stride, lkey)
-}
-
-// served returns why there are no messages to a rank, without regard to its death.
-func (n *Network) served(rank int) error {
-	if uint(rank) >= uint(n.cfg.Size) || !n.peers[rank].served() {
-		return &fabric.RankError{Op: "message", Rank: rank, Size: n.cfg.Size}
-	}
-	return nil
-}
-
-// checkWrite returns why a write goes to no memory of a rank.
-func (n *Network) checkWrite(rank int, w *fabric.Write) error {
-	if err := n.served(rank); err != nil {
-		return err
-	}
-	return fabric.CheckRange("write", rank, w.Off, uint64(len(w.Src)), n.peers[rank].size)
-}
-
-// reachable returns why nothing can be sent to a rank. The endpoint's mu is held, so that nothing
-// is queued behind the end of a peer.
-func (n *Network) reachable(op string, rank int) error {
-	if err := n.served(rank); err != nil {
-		return err
-	}
-	if n.downSeq.Load() == 0 {
-		return nil
-	}
-	if cause, down := n.downs.Load(rank); down {
-		return &fabric.PeerDownError{Rank: rank, Op: op, Cause: cause.(error)}
-	}
-	return nil
 }
 
 func (p *endpoint) errClosed(op string) error {
@@ -291,70 +138,20 @@ func (p *endpoint) Stats() fabric.EndpointStats {
 	rnr := p.rnr.read()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c := &p.count
-	unconfirmed := 0
+	s := p.count
 	for i := range p.out.all {
-		unconfirmed += p.out.all[i].unconfirmed()
+		s.Unconfirmed += p.out.all[i].unconfirmed()
 	}
-	return fabric.EndpointStats{
-		Sends: c.sends, SendBytes: c.sendBytes, Arrivals: c.arrivals, ArrivalBytes: c.arrivalBytes,
-		Notes: c.notes.Load(), NotesArrived: c.notesArrived.Load(), NotesDropped: c.notesDropped.Load(),
-		Writes: c.writes, WriteBytes: c.writeBytes, Doorbells: c.doorbells, Polls: c.polls.Load(),
-		Connects: c.connects.Load(), Accepts: c.accepts.Load(), Handshakes: c.handshakes.Load(),
-		Disconnects: c.disconnects.Load(),
-		RNR:         rnr, Posted: p.slots.count, FreeSends: len(p.out.bufs.free), Unconfirmed: unconfirmed,
-	}
+	s.Polls, s.RNR, s.Posted, s.FreeSends = p.polled.Load(), rnr, p.slots.count, p.out.bufs.Left()
+	return s
 }
 
-// Close ends the endpoint. Peers find it silent.
-func (p *endpoint) Close() error {
-	p.mu.Lock()
-	if p.closed {
-		p.mu.Unlock()
-		return nil
-	}
-	p.closed = true
-	p.look.Store(true)
-	p.mu.Unlock()
-	p.Wake()
-	p.poller.Lock() // a Poll or Wait in progress ends
-	defer p.poller.Unlock()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.n.endpointsMu.Lock()
-	p.n.endpoints = slices.DeleteFunc(p.n.endpoints, func(x *endpoint) bool { return x == p })
-	p.n.endpointsMu.Unlock()
-	if err := p.release(); err != nil {
-		return fmt.Errorf("ibv: close endpoint %d: %w", p.num, err)
-	}
-	return nil
-}
+// Now is the time since the endpoint was opened.
+func (p *endpoint) Now() time.Duration { return time.Since(p.origin) }
 
-// release closes the queue pairs first: after that the device reaches nothing.
-func (p *endpoint) release() error {
-	var errs []error
-	tx := &p.out.tx
-	errs = append(errs, closed(tx.bell)) // with what it has not posted
-	for _, c := range p.conns.byQPN {
-		errs = append(errs, c.q.qp.Close())
+// After sets an alarm.
+func (p *endpoint) After(t time.Duration) {
+	if p.alarms.Add(p.Now(), t) && p.cancel.Load() != nil { // a Wait in progress has looked for later ones only
+		p.Wake()
 	}
-	clear(p.conns.byQPN)
-	for i := range p.out.all {
-		p.out.all[i].src.release(&p.n.mem)
-	}
-	p.conns.open.Store(0)
-	if l := p.listener; l.qp != nil { // its requests name buffers and handles
-		errs = append(errs, l.qp.Close())
-		l.qp = nil
-	}
-	errs = append(errs, p.datagrams.handles.close(), closed(p.bell), closed(tx.chain), closed(p.out.quick.chain),
-		closed(p.slots.chain),
-		closed(p.datagrams.in.chain), closed(p.srq), closed(p.mr), p.listener.release())
-	// The caller's slots and buffers end with the mapping: an endpoint is closed when they are not
-	// used any more.
-	if p.mem != nil {
-		errs = append(errs, unix.Munmap(p.mem))
-		p.mem = nil
-	}
-	return errors.Join(errs...)
 }

@@ -26,7 +26,7 @@ func (p *endpoint) Poll(events []fabric.Event, budget time.Duration) (n int, err
 	if !p.poller.TryLock() {
 		return 0, p.occupied("poll")
 	}
-	p.count.polls.Add(1)
+	p.polled.Add(1)
 	if p.events.begin(events); p.events.n == 0 {
 		err = p.progress(budget)
 	} else if p.look.Load() {
@@ -70,7 +70,7 @@ func (p *endpoint) progress(budget time.Duration) error {
 	if err != nil {
 		return err
 	}
-	if p.downSeen != p.n.downSeq.Load() {
+	if p.downSeen != p.n.deaths.N.Load() {
 		p.noticeDowns()
 		more = true
 	}
@@ -176,8 +176,8 @@ func (p *endpoint) arrivedLocked(slot int32, wc *verbs.WC) {
 	p.out.used(c)
 	p.slots.posted[slot] = false
 	p.slots.count--
-	p.count.arrivals++
-	p.count.arrivalBytes += uint64(wc.ByteLen)
+	p.count.Arrivals++
+	p.count.ArrivalBytes += uint64(wc.ByteLen)
 	e := p.events.next()
 	e.Kind, e.Peer, e.Slot, e.Epoch, e.Cookie, e.Err = fabric.Arrived, int(c.q.rank), slot, c.q.epoch, 0, nil
 	e.Data = p.slots.bytes(slot, wc.ByteLen)
@@ -188,9 +188,9 @@ func (p *endpoint) arrivedLocked(slot int32, wc *verbs.WC) {
 func (p *endpoint) receivedLocked(i int32, wc *verbs.WC) {
 	d, ok := p.datagrams.understand(i, wc)
 	if !ok || p.conns.isDown(int(d.from)) {
-		p.count.notesDropped.Add(1)
+		p.count.NotesDropped++
 	} else if d.kind == dgNote {
-		p.count.notesArrived.Add(1)
+		p.count.NotesArrived++
 		p.noted++
 		p.events.push(fabric.Event{Kind: fabric.NoteArrived, Peer: int(d.from), Slot: i, Data: d.note})
 		return // Poll takes the buffer back
@@ -236,19 +236,19 @@ func (p *endpoint) settle() {
 	p.mu.Unlock()
 }
 
-// noticeDowns ends what there is with ranks that were found down.
+// noticeDowns ends what there is with ranks that were found down. As a part of progress it would
+// cost each poll.
+//
+//go:noinline
 func (p *endpoint) noticeDowns() {
-	p.downSeen = p.n.downSeq.Load()
-	p.n.downs.Range(func(rank, cause any) bool {
-		p.endPeer(rank.(int), cause.(error))
-		return true
-	})
+	p.downSeen = p.n.deaths.N.Load()
+	p.n.deaths.Each(p.endPeer)
 }
 
 // endPeer ends what there is with a rank that is down. Every message has its one end before the
 // rank has its own.
 func (p *endpoint) endPeer(rank int, cause error) {
-	if p.n.served(rank) != nil || p.conns.isDown(rank) {
+	if !p.n.peers[rank].served() || p.conns.isDown(rank) {
 		return
 	}
 	p.mu.Lock()

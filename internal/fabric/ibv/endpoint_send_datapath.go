@@ -3,6 +3,8 @@
 package ibv
 
 import (
+	"fmt"
+
 	"github.com/ibconduit/conduit/internal/fabric"
 )
 
@@ -13,7 +15,7 @@ func (p *endpoint) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 	if err := p.usableLocked("reserve"); err != nil {
 		return fabric.SendBuf{}, err
 	}
-	return p.out.bufs.reserve(f&fabric.Urgent != 0)
+	return p.out.reserve(f)
 }
 
 // Release takes an unused buffer back. It panics if the buffer is not the caller's.
@@ -23,10 +25,10 @@ func (p *endpoint) Release(b fabric.SendBuf) {
 	if p.closed {
 		return
 	}
-	if err := p.out.bufs.check("release", b); err != nil {
-		panic(err)
+	if err := p.out.bufs.Take("release", b.ID); err != nil {
+		panic(fmt.Errorf("ibv: %w", err))
 	}
-	p.out.bufs.release(b.ID)
+	p.out.bufs.Free(b.ID)
 }
 
 // Send queues a message and, unless More follows, posts it. A short one that is Copied is posted
@@ -41,7 +43,7 @@ func (p *endpoint) Send(rank int, b fabric.SendBuf, n int, w *fabric.Write, cook
 	p.mu.Lock()
 	if o := &p.out; !p.closed && o.lost == nil && f&fabric.More == 0 && uint(n-1) < uint(o.inline) &&
 		uint(rank) < uint(len(p.conns.peers)) {
-		if c := p.conns.to(rank); c != nil && p.n.downSeq.Load() == 0 {
+		if c := p.conns.to(rank); c != nil && p.n.deaths.N.Load() == 0 {
 			p.prepareLocked(true)
 			if o.takesNow(c) {
 				o.postCopied(c, b.Data[:n], f)
@@ -60,13 +62,15 @@ func (p *endpoint) queueCopiedLocked(rank int, data []byte, f fabric.SendFlag) e
 	if err := p.usableLocked("send"); err != nil {
 		return err
 	}
-	own, err := p.out.bufs.reserve(f&fabric.Urgent != 0)
+	own, err := p.out.reserve(f)
 	if err != nil {
 		return err
 	}
 	copy(own.Data, data)
 	if err = p.sendLocked(rank, own, len(data), &message{buf: own.ID, n: int32(len(data)), wrs: 1}, f); err != nil {
-		p.out.bufs.release(own.ID)
+		if p.out.bufs.Take("release", own.ID) == nil {
+			p.out.bufs.Free(own.ID)
+		}
 	}
 	return err
 }
@@ -76,7 +80,7 @@ func (p *endpoint) sendBuffer(rank int, b fabric.SendBuf, n int, w *fabric.Write
 	f fabric.SendFlag) error {
 	m := message{buf: b.ID, n: int32(n), wrs: 1, cookie: cookie}
 	if w != nil {
-		if err := p.n.checkWrite(rank, w); err != nil {
+		if err := fabric.CheckTarget(p.n, "write", rank, w.Off, uint64(len(w.Src))); err != nil {
 			return err
 		}
 		m.src, m.off, m.wrs = p.n.mem.newSource(w.Src, p.n.inline, p.cfg.SlotSize-n), w.Off, 1+pieces(len(w.Src), p.n.piece)
@@ -89,8 +93,8 @@ func (p *endpoint) sendBuffer(rank int, b fabric.SendBuf, n int, w *fabric.Write
 		return err
 	}
 	if w != nil {
-		p.count.writes++
-		p.count.writeBytes += uint64(len(w.Src))
+		p.count.Writes++
+		p.count.WriteBytes += uint64(len(w.Src))
 	}
 	return nil
 }
@@ -101,12 +105,15 @@ func (p *endpoint) sendLocked(rank int, b fabric.SendBuf, n int, m *message, f f
 	if err != nil {
 		return err
 	}
-	m.solicited, m.urgent = f&fabric.Solicited != 0, p.out.bufs.sent(b.ID)
-	if m.src.how == sourceBuffer {
-		copy(p.out.bufs.bytes(b.ID)[n:], m.src.src)
+	if err := p.out.bufs.Take("send", b.ID); err != nil {
+		return err
 	}
-	p.count.sends++
-	p.count.sendBytes += uint64(n)
+	m.solicited, m.urgent = f&fabric.Solicited != 0, p.out.bufs.Urgent(b.ID)
+	if m.src.how == sourceBuffer {
+		copy(p.out.bytes(b.ID)[n:], m.src.src)
+	}
+	p.count.Sends++
+	p.count.SendBytes += uint64(n)
 	if f&fabric.More == 0 && m.wrs == 1 && c.state == connUp {
 		p.prepareLocked(true)
 		if p.out.takesNow(c) {
@@ -130,8 +137,8 @@ func (p *endpoint) admitLocked(rank int, b fabric.SendBuf, n int, s *source) (*c
 	if err := p.usableLocked("send"); err != nil {
 		return nil, err
 	}
-	if err := p.out.bufs.check("send", b); err != nil {
-		return nil, err
+	if err := p.out.bufs.Check("send", b.ID); err != nil {
+		return nil, fmt.Errorf("ibv: %w", err)
 	}
 	if err := p.n.reachable("send", rank); err != nil {
 		return nil, err
@@ -148,7 +155,7 @@ func (p *endpoint) admitLocked(rank int, b fabric.SendBuf, n int, s *source) (*c
 	}
 	c := p.conns.to(rank)
 	if p.out.full(c) {
-		return nil, errQueueFull
+		return nil, fabric.ErrQueueFull
 	}
 	if c == nil {
 		c = p.conns.want(int32(rank))
@@ -184,10 +191,10 @@ func (p *endpoint) Note(rank int, data []byte) error {
 	if len(data) > maxNote {
 		return &fabric.BoundsError{Op: "note", Rank: rank, Len: uint64(len(data)), Size: maxNote}
 	}
-	p.count.notes.Add(1)
+	p.count.Notes++
 	p.prepareLocked(false) // slots go first: the note may be about them
 	if !p.datagrams.send(datagram{kind: dgNote, to: uint32(rank), note: data}) {
-		p.count.notesDropped.Add(1)
+		p.count.NotesDropped++
 	}
 	return p.flushLocked()
 }

@@ -4,65 +4,10 @@ package ibv
 
 import (
 	"context"
-	"errors"
-	"os"
-	"slices"
-	"sync"
 	"time"
+
+	"github.com/ibconduit/conduit/internal/fabric"
 )
-
-// Now is the time since the endpoint was opened.
-func (p *endpoint) Now() time.Duration { return time.Since(p.origin) }
-
-// alarms are the times at which a Wait ends.
-type alarms struct {
-	mu sync.Mutex
-	at []time.Duration // sorted
-}
-
-// add sets an alarm. It reports whether that is the first.
-func (a *alarms) add(now, at time.Duration) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for len(a.at) > 1 && a.at[1] <= now { // one that is due is enough, without a Wait
-		a.at = slices.Delete(a.at, 0, 1)
-	}
-	i, found := slices.BinarySearch(a.at, at)
-	if !found {
-		a.at = slices.Insert(a.at, i, at)
-	}
-	return i == 0
-}
-
-// take takes the alarms that are due, and returns when the next one is.
-func (a *alarms) take(now time.Duration) (due bool, next time.Duration) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	k := 0
-	for k < len(a.at) && a.at[k] <= now {
-		k++
-	}
-	a.at = slices.Delete(a.at, 0, k)
-	if len(a.at) > 0 {
-		return k > 0, a.at[0]
-	}
-	return k > 0, never
-}
-
-// After sets an alarm.
-func (p *endpoint) After(t time.Duration) {
-	if p.alarms.add(p.Now(), t) && p.cancel.Load() != nil { // a Wait in progress has looked for later ones only
-		p.Wake()
-	}
-}
-
-// Wake ends a Wait.
-func (p *endpoint) Wake() {
-	p.woken.Store(true)
-	if cancel := p.cancel.Load(); cancel != nil {
-		(*cancel)()
-	}
-}
 
 // Wait arms the completion queue, looks once more, and parks in the runtime's poller.
 func (p *endpoint) Wait(ctx context.Context) error {
@@ -106,32 +51,23 @@ func (p *endpoint) sleep(ctx context.Context) error {
 	// What came between the last poll and the arming makes no event.
 	n, _, err := p.turn(0)
 	p.settle()
-	if n > 0 || err != nil || p.downSeen != p.n.downSeq.Load() {
+	if n > 0 || err != nil || p.downSeen != p.n.deaths.N.Load() {
 		return err
 	}
-	now := p.Now()
-	p.mu.Lock()
-	until := p.conns.nextTimer()
-	p.mu.Unlock()
-	wait, cancel := context.WithCancel(ctx)
-	defer cancel()
-	p.cancel.Store(&cancel)
-	defer p.cancel.Store(nil)
-	due, next := p.alarms.take(now) // behind the store: a later After wakes
-	if until = min(until, next); due || p.woken.Swap(false) || until <= now {
-		return nil
-	}
-	if until < never {
-		timed, stop := context.WithTimeout(wait, until-now)
-		defer stop()
-		wait = timed
-	}
-	_, err = p.listener.channel.Wait(wait)
-	p.woken.Store(false)
-	if wait.Err() != nil || errors.Is(err, os.ErrClosed) {
-		return nil
-	}
-	return err
+	return p.waker.sleep(ctx, p.listener.channel, func() time.Duration {
+		now := p.Now()
+		p.mu.Lock()
+		until := p.conns.nextTimer()
+		p.mu.Unlock()
+		due, next := p.alarms.Take(now)
+		if until = min(until, next); due {
+			return 0
+		}
+		if until == fabric.Never {
+			return until
+		}
+		return until - now
+	})
 }
 
 // arm posts what waits and arms the completion queue: for the messages that are to wake, and for

@@ -2,16 +2,18 @@
 
 package ibv
 
-import "github.com/ibconduit/conduit/internal/fabric"
+import (
+	"github.com/ibconduit/conduit/internal/fabric"
+	"github.com/ibconduit/conduit/internal/queue"
+)
 
 // eventQueue is a queue of events. While Poll runs, they go into its caller's slice as far as that
 // takes them.
 type eventQueue struct {
-	out  []fabric.Event // of the Poll in progress
-	n    int            // events in out
-	rest []fabric.Event // those behind them: a ring of a power of two
-	head int
-	more int // events in rest
+	out  []fabric.Event           // of the Poll in progress
+	n    int                      // events in out
+	rest queue.Ring[fabric.Event] // those behind them
+	more int                      // events in rest
 }
 
 // len is how many events there are.
@@ -26,13 +28,10 @@ func (q *eventQueue) begin(out []fabric.Event) {
 
 //go:noinline
 func (q *eventQueue) refill() {
-	for out := q.out; q.more > 0 && q.n < len(out); {
-		e := &q.rest[q.head]
-		out[q.n], *e = *e, fabric.Event{}
-		q.head = (q.head + 1) & (len(q.rest) - 1)
-		q.n++
-		q.more--
+	for out := q.out; q.rest.Len() > 0 && q.n < len(out); q.n++ {
+		out[q.n] = q.rest.Pop()
 	}
+	q.more = q.rest.Len()
 }
 
 // end returns how many events out has.
@@ -58,13 +57,7 @@ func (q *eventQueue) next() *fabric.Event {
 //
 //go:noinline
 func (q *eventQueue) behind() *fabric.Event {
-	if q.more == len(q.rest) {
-		bigger := make([]fabric.Event, max(64, 2*len(q.rest)))
-		for i := range q.more {
-			bigger[i] = q.rest[(q.head+i)&(len(q.rest)-1)]
-		}
-		q.rest, q.head = bigger, 0
-	}
-	q.more++
-	return &q.rest[(q.head+q.more-1)&(len(q.rest)-1)]
+	q.rest.Push(fabric.Event{})
+	q.more = q.rest.Len()
+	return q.rest.Item(q.more - 1)
 }

@@ -101,7 +101,7 @@ func TestALostCompletionQueueFailsItsLane(t *testing.T) {
 		t.Errorf("a later put: %v", err)
 	}
 	r.idle(l)
-	if d.reported != nil || r.nets[0].downSeq.Load() != 0 {
+	if d.reported != nil || r.nets[0].deaths.N.Load() != 0 {
 		t.Errorf("OnDown was called for %v", d.reported)
 	}
 	mixed(r, other, 100, []int{0, 1, 4})

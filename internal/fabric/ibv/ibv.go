@@ -8,10 +8,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -97,9 +95,7 @@ type Network struct {
 	near  neighbors
 	peers []remote // by rank, from Connect on
 
-	reports sync.Mutex    // one call of OnDown after the other, before the rank counts as down
-	downSeq atomic.Uint32 // how many ranks are down
-	downs   sync.Map      // rank (int) -> cause (error)
+	deaths fabric.Deaths
 
 	connector    connector
 	listeners    []listener // by endpoint
@@ -117,7 +113,10 @@ type Network struct {
 	closed bool
 }
 
-var _ fabric.Messenger = (*Network)(nil)
+var (
+	_ fabric.Messenger = (*Network)(nil)
+	_ fabric.Peers     = (*Network)(nil)
+)
 
 // New opens the device and registers the segment.
 func New(cfg Config) (*Network, error) {
@@ -268,13 +267,6 @@ func choosePort(dev *verbs.Context, port, gid int) (verbs.PortAttr, verbs.GIDCho
 	return attr, choice, err
 }
 
-func (n *Network) atomicAccess() verbs.Access {
-	if n.dev.Attr().AtomicCap == verbs.AtomicNone {
-		return 0
-	}
-	return verbs.AccessRemoteAtomic
-}
-
 // Name is "ibv".
 func (n *Network) Name() string { return "ibv" }
 
@@ -376,33 +368,6 @@ func (n *Network) giveBack(e *queueSet) {
 	n.open--
 }
 
-// PeerDown makes operations to a rank fail, on every lane.
-func (n *Network) PeerDown(rank int, cause error) {
-	if rank < 0 || rank >= n.cfg.Size {
-		return
-	}
-	if cause == nil {
-		cause = errors.New("no cause was given")
-	}
-	if _, known := n.downs.LoadOrStore(rank, cause); known {
-		return
-	}
-	n.downSeq.Add(1)
-	n.wakeEndpoints()
-	n.connector.wake()
-}
-
-// found records a peer's death that a lane or an endpoint noticed. OnDown is called before any
-// operation fails: by then the rest of the program knows of it.
-func (n *Network) found(rank int, cause error) {
-	n.reports.Lock()
-	defer n.reports.Unlock()
-	if _, known := n.downs.Load(rank); !known && n.cfg.OnDown != nil && rank != n.cfg.Rank {
-		n.cfg.OnDown(rank, cause)
-	}
-	n.PeerDown(rank, cause)
-}
-
 // Close closes everything. It fails with fabric.ErrBusy while lanes or endpoints are open.
 func (n *Network) Close() error {
 	n.mu.Lock()
@@ -435,6 +400,8 @@ func (n *Network) release() error {
 	return errors.Join(append(errs, n.mem.closeCache(), closed(n.mr), closed(n.pd), closed(n.dev))...)
 }
 
-func errClosed(op string) error {
-	return fmt.Errorf("ibv: %s on something closed: %w", op, os.ErrClosed)
+func (n *Network) openEndpoints() int {
+	n.endpointsMu.Lock()
+	defer n.endpointsMu.Unlock()
+	return len(n.endpoints)
 }

@@ -40,7 +40,7 @@ func (l *lane) Test(h fabric.Handle) (uint64, bool, error) {
 	if o == none {
 		return 0, false, errSpent
 	}
-	if e.downSeen != e.net.downSeq.Load() {
+	if e.downSeen != e.net.deaths.N.Load() {
 		e.noticeDowns()
 	}
 	if e.ops.all[o].parts > 0 {
@@ -114,7 +114,10 @@ func (l *lane) Quiet(peer int) bool {
 	if peer < 0 {
 		return e.idle()
 	}
-	q, _ := e.served("quiet", peer) // nil also of a rank that another network serves
+	if peer >= len(e.queues) {
+		return true
+	}
+	q := e.queues[peer] // nil also of a rank that another network serves
 	return q == nil || !e.busy(q)
 }
 
@@ -143,7 +146,7 @@ func (l *lane) Poll() error {
 		return err
 	}
 	defer l.guard.Exit()
-	if e.downSeen != e.net.downSeq.Load() {
+	if e.downSeen != e.net.deaths.N.Load() {
 		e.noticeDowns()
 	}
 	if e.idle() {

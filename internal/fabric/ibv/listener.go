@@ -4,7 +4,6 @@ package ibv
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/ibconduit/conduit/internal/fabric"
@@ -50,24 +49,6 @@ type listener struct {
 	opened  bool
 }
 
-// listen makes the listeners of endpoints. A device that cannot is no reason not to connect the
-// lanes.
-func (n *Network) listen() {
-	n.listeners = make([]listener, n.cfg.Messages.Endpoints)
-	for i := range n.listeners {
-		l := &n.listeners[i]
-		err := l.make(n, listenEntries)
-		if n.dev.Attr().MaxSRQ == 0 {
-			err = fmt.Errorf("device %s has no shared receive queues: %w", n.dev.Name(), verbs.ErrNotSupported)
-		}
-		if err != nil {
-			_ = l.release()
-			l.err = fmt.Errorf("ibv: endpoint %d: %w", i, err)
-			n.log.Warn("ibv: no messages", "endpoint", i, "err", err)
-		}
-	}
-}
-
 func (l *listener) make(n *Network, entries int) (err error) {
 	here, err := verbs.ComputePath(n.path, n.path)
 	if err != nil {
@@ -100,17 +81,6 @@ func (l *listener) release() error {
 	return err
 }
 
-// numbers are the numbers of the listeners' queue pairs; 0 for one that has none.
-func numbers(listeners []listener) []uint32 {
-	qpns := make([]uint32, len(listeners))
-	for i := range listeners {
-		if l := &listeners[i]; l.qp != nil {
-			qpns[i] = l.qp.Num()
-		}
-	}
-	return qpns
-}
-
 // MessageLimits are the limits of the device and the format of datagrams.
 func (n *Network) MessageLimits() fabric.MessageLimits {
 	a := n.dev.Attr()
@@ -120,19 +90,4 @@ func (n *Network) MessageLimits() fabric.MessageLimits {
 		MaxSlots:   min(a.MaxSRQWR, a.MaxCQE/2),
 		Endpoints:  n.cfg.Messages.Endpoints,
 	}
-}
-
-// wakeEndpoints ends their waits, so that they see which ranks are down.
-func (n *Network) wakeEndpoints() {
-	n.endpointsMu.Lock()
-	defer n.endpointsMu.Unlock()
-	for _, p := range n.endpoints {
-		p.Wake()
-	}
-}
-
-func (n *Network) openEndpoints() int {
-	n.endpointsMu.Lock()
-	defer n.endpointsMu.Unlock()
-	return len(n.endpoints)
 }

@@ -138,3 +138,6 @@ func (n *Network) Retest() (s regcache.Status, ok bool) {
 	n.mem.settle(s)
 	return s, true
 }
+
+// pieces is in how many work requests n bytes are moved.
+func pieces(n, size int) int32 { return int32((n + size - 1) / size) }

@@ -335,19 +335,19 @@ func verifyEndpoint(t testing.TB, p *endpoint) {
 			t.Errorf("rank %d: %d messages share requests, the connection says %d", q.rank, joined[q.conn], q.conn.joined)
 		}
 	}
-	bufs := len(p.out.bufs.free)
+	bufs := p.out.bufs.Left()
 	for i := range p.out.all {
 		if m := &p.out.all[i]; m.conn != nil && m.buf != none {
 			bufs++
 		}
 	}
-	for _, b := range p.out.bufs.all {
-		if b.state == bufferCallers {
+	for id := range int32(p.cfg.Sends) {
+		if p.out.bufs.Check("look", id) == nil {
 			bufs++
 		}
 	}
-	if bufs != len(p.out.bufs.all) {
-		t.Errorf("%d of %d send buffers are somewhere, %d free", bufs, len(p.out.bufs.all), len(p.out.bufs.free))
+	if bufs != p.cfg.Sends {
+		t.Errorf("%d of %d send buffers are somewhere, %d free", bufs, p.cfg.Sends, p.out.bufs.Left())
 	}
 	posted := 0
 	for _, ok := range p.slots.posted {

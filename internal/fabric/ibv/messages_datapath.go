@@ -15,7 +15,9 @@ type messages struct {
 	*core
 	tx     sender
 	all    []message // by request of tx
-	bufs   sendBuffers
+	bufs   fabric.SendBuffers
+	sends  []byte // their memory
+	stride int    // from one to the next
 	lkey   uint32 // of the buffers
 	quick  quickSend
 	inline int
@@ -73,8 +75,20 @@ func (m *message) unconfirmed() int {
 	return 1
 }
 
-// Made once, since it is returned often.
-var errQueueFull = fmt.Errorf("ibv: send: the queue to the rank is full: %w", fabric.ErrAgain)
+// reserve takes a free send buffer.
+func (o *messages) reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
+	id, err := o.bufs.Reserve(f)
+	if err != nil {
+		return fabric.SendBuf{}, err
+	}
+	return fabric.SendBuf{Data: o.bytes(id), ID: id}, nil
+}
+
+// bytes are the memory of a send buffer.
+func (o *messages) bytes(id int32) []byte {
+	at := int(id) * o.stride
+	return o.sends[at : at+o.cfg.SlotSize : at+o.cfg.SlotSize]
+}
 
 // makeTables sizes what there is of each, and returns how many work requests may be in flight.
 func (o *messages) makeTables(cfg fabric.EndpointConfig) int32 {
@@ -121,9 +135,9 @@ func (o *messages) postCopied(c *conn, data []byte, f fabric.SendFlag) {
 	c.closing = false
 	o.used(c)
 	o.sent(c)
-	o.count.sends++
-	o.count.sendBytes += uint64(len(data))
-	o.count.doorbells++
+	o.count.Sends++
+	o.count.SendBytes += uint64(len(data))
+	o.count.Doorbells++
 	if err := tx.postOne(q, o.quick.chain); err != nil {
 		o.lose(err)
 	}
@@ -232,7 +246,7 @@ func (o *messages) fillWrite(c *conn, m *message, slot int, w *verbs.SendWR, pie
 	case sourceInline:
 		o.tx.chain.CopyInline(slot, s.src)
 	case sourceBuffer:
-		o.tx.chain.SetLocal(slot, addrOf(o.bufs.bytes(m.buf)[m.n:]), uint32(n), o.lkey)
+		o.tx.chain.SetLocal(slot, addrOf(o.bytes(m.buf)[m.n:]), uint32(n), o.lkey)
 	default:
 		o.tx.chain.SetLocal(slot, s.addr+uint64(start), uint32(n), s.lkey)
 	}
@@ -244,7 +258,7 @@ func (o *messages) fillSend(c *conn, m *message, slot int, w *verbs.SendWR) {
 	if m.solicited {
 		w.Flags = verbs.Solicited
 	}
-	b := o.bufs.bytes(m.buf)[:m.n]
+	b := o.bytes(m.buf)[:m.n]
 	switch {
 	case len(b) == 0:
 		w.SetNumSGE(0)
@@ -254,14 +268,14 @@ func (o *messages) fillSend(c *conn, m *message, slot int, w *verbs.SendWR) {
 		o.tx.chain.SetLocal(slot, addrOf(b), uint32(len(b)), o.lkey)
 	}
 	if len(b) <= o.inline && m.src.how != sourceBuffer { // the device needs it no more
-		o.bufs.release(m.buf)
+		o.bufs.Free(m.buf)
 		m.buf = none
 	}
 	c.holding = c.holding || m.buf != none
 	// Perhaps nothing is sent to this peer again: the last message of several frees their buffers.
 	last := c.holding && c.waiting.n == 0
 	if o.tx.sign(&c.q, w, m.cookie != 0 || m.src.how != sourceNone || last ||
-		m.buf != none && o.bufs.scarce() || o.crowded()) {
+		m.buf != none && o.bufs.Scarce() || o.crowded()) {
 		c.holding = false
 	}
 }
@@ -293,7 +307,7 @@ func (o *messages) ended(q *sendQueue, i int32, err error) {
 // release gives back a message's own memory, and reports its end if it has to.
 func (o *messages) release(m *message, rank int32, err error) {
 	if m.buf != none {
-		o.bufs.release(m.buf)
+		o.bufs.Free(m.buf)
 	}
 	m.src.release(&o.n.mem)
 	if m.cookie != 0 {
@@ -340,7 +354,7 @@ func (o *messages) ringIfFull() {
 // ring posts staged requests and, with want 1, takes completions that there are already: their
 // count.
 func (o *messages) ring(want int) int {
-	o.count.doorbells++
+	o.count.Doorbells++
 	n, err := o.tx.ring(want, 0)
 	if err != nil {
 		o.lose(err)

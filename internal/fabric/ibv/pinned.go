@@ -21,6 +21,3 @@ const pageSize = 4096
 
 // datagramBytes is the connector's memory for datagrams.
 const datagramBytes = dgramRecvs*inStride + dgramSends*datagramMax
-
-// smallBlocks is how many small blocks the slab of a lane has.
-func smallBlocks(depth int) int { return min(max(depth, 64), 1024) }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 	"unsafe"
 
@@ -131,43 +130,6 @@ func (e *queueSet) size(depth int, limit int32) {
 	e.parts = make([]part, limit)
 }
 
-// idle reports that nothing is in flight, and no loop waits for its next attempt.
-func (e *queueSet) idle() bool { return e.tx.out == 0 && len(e.loops.again) == 0 }
-
-// drain waits until nothing is in flight.
-func (e *queueSet) drain(ctx context.Context) error {
-	for p := (pacer{}); !e.idle(); {
-		if err := e.turn(ctx, &p); err != nil && !e.idle() {
-			return err
-		}
-	}
-	return nil
-}
-
-// busy reports that something is in flight to a peer, or a loop waits for its next attempt.
-func (e *queueSet) busy(q *sendQueue) bool {
-	return q.flight.n > 0 || slices.ContainsFunc(e.loops.again, func(o int32) bool { return e.ops.all[o].rank == q.rank })
-}
-
-// drainPeer waits until nothing is in flight to a peer.
-func (e *queueSet) drainPeer(q *sendQueue) error {
-	e.tx.probeLater(q)
-	for p := (pacer{}); e.busy(q); {
-		if err := e.turn(e.ctx, &p); err != nil && e.busy(q) {
-			return err
-		}
-	}
-	return nil
-}
-
-// served returns the queue to a peer, which may be down; nil where the lane is not connected to it.
-func (e *queueSet) served(op string, peer int) (*sendQueue, error) {
-	if uint(peer) >= uint(len(e.queues)) || !e.net.peers[peer].served() {
-		return nil, &fabric.RankError{Op: op, Rank: peer, Size: len(e.queues)}
-	}
-	return e.queues[peer], nil
-}
-
 func (e *queueSet) unbuild() error {
 	err := errors.Join(closed(e.tx.bell), closed(e.tx.chain), closed(e.slabMR))
 	if e.slab.mem != nil {
@@ -192,16 +154,4 @@ func (e *queueSet) release() error {
 	e.holds.releaseAll(&e.net.mem)
 	errs = append(errs, e.unbuild(), closed(e.cq), closed(e.channel))
 	return errors.Join(errs...)
-}
-
-// closed closes c if it was made: not a nil pointer.
-func closed[T interface {
-	comparable
-	Close() error
-}](x T) error {
-	var none T
-	if x == none {
-		return nil
-	}
-	return x.Close()
 }

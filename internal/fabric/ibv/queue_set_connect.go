@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/verbs"
 )
 
@@ -31,8 +30,8 @@ func (d *dialer) dial(op string, rank int) (*sendQueue, error) {
 	if e.lost != nil {
 		return nil, e.lost
 	}
-	if cause, down := n.downs.Load(rank); down {
-		return nil, &fabric.PeerDownError{Rank: rank, Op: op, Cause: cause.(error)}
+	if err := n.deaths.Err(op, rank); err != nil {
+		return nil, err
 	}
 	if err := e.post(); err != nil {
 		return nil, err

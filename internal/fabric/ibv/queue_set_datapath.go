@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/ibconduit/conduit/internal/fabric"
@@ -60,7 +61,7 @@ type pacer struct{ since time.Time }
 // pause is called after a polling budget without completions: it gives way, and parks once that has
 // gone on for a while.
 func (e *queueSet) pause(ctx context.Context, p *pacer) error {
-	if e.downSeen != e.net.downSeq.Load() {
+	if e.downSeen != e.net.deaths.N.Load() {
 		e.noticeDowns()
 	}
 	if err := ctx.Err(); err != nil {
@@ -161,108 +162,6 @@ func (e *queueSet) reap(wcs []verbs.WC) {
 	}
 }
 
-// ended deals with the end of a request, with err or with success.
-func (e *queueSet) ended(q *sendQueue, i int32, err error) {
-	e.retired++
-	if i == none {
-		return
-	}
-	w := &e.parts[i]
-	if w.op == none && w.bare && err == nil {
-		e.counters.Completed += uint64(w.pieces)
-		return
-	}
-	var old uint64
-	if !w.bare {
-		old = e.giveUp(w, err)
-	}
-	switch {
-	case w.op == none:
-		e.countDone(w.pieces, err)
-		if w.pieces > 0 && err != nil {
-			e.failed.Add(w.failure(q, err))
-		}
-	case e.ops.all[w.op].group:
-		e.countDone(w.pieces, err)
-		if err != nil {
-			err = w.failure(q, err)
-		}
-		e.endPart(w.op, 0, err)
-	default:
-		e.endPart(w.op, old, err)
-	}
-}
-
-// giveUp takes what a request that ended has brought, and gives back what it used.
-func (e *queueSet) giveUp(w *part, err error) (old uint64) {
-	if w.block != none {
-		switch {
-		case w.kind >= kindAtomic:
-			old = e.slab.word(w.block)
-		case w.kind == kindGet && err == nil && !(w.op != none && e.ops.all[w.op].abandoned):
-			copy(w.dst, e.slab.bytes(w.block, len(w.dst)))
-		}
-		e.slab.give(w.block)
-		w.dst = nil
-	}
-	if w.memory != nil {
-		w.memory.Unuse()
-		w.memory = nil
-	}
-	if w.hold != none {
-		e.holds.release(&e.net.mem, w.hold, 1)
-	}
-	return old
-}
-
-// failure is the error of operations without a record.
-func (w *part) failure(q *sendQueue, err error) *fabric.OpError {
-	return &fabric.OpError{Op: w.kind.String(), Rank: int(q.rank), Off: w.off, Len: w.n, Err: err}
-}
-
-// endPart ends one request of an operation that has a record.
-func (e *queueSet) endPart(o int32, old uint64, err error) {
-	p := &e.ops.all[o]
-	if err != nil && p.err == nil {
-		p.err = err
-	}
-	if p.loop && err == nil {
-		if e.loops.guesses.missed(p, old) {
-			e.loops.again = append(e.loops.again, o)
-			return
-		}
-		old = p.atomic.Inner(p.off, old)
-	} else if p.loop && !p.piece {
-		p.err = &fabric.OpError{Op: p.atomic.Op.String(), Rank: int(p.rank), Off: p.off, Len: p.atomic.Type.Size(), Err: err}
-	}
-	p.old = old
-	if p.parts--; p.parts > 0 {
-		return
-	}
-	if p.group {
-		e.tell(o)
-		return
-	}
-	if p.loop {
-		e.loops.n--
-	}
-	e.countDone(1, p.err)
-	switch {
-	case p.piece:
-		e.endPiece(o)
-	case p.abandoned:
-		e.ops.release(o)
-	}
-}
-
-func (e *queueSet) countDone(n int32, err error) {
-	if err != nil {
-		e.counters.Errors += uint64(n)
-	} else {
-		e.counters.Completed += uint64(n)
-	}
-}
-
 // block waits until a list has a block. There is room for a work request then.
 func (e *queueSet) block(q *sendQueue, list *blockList) error {
 	for list.empty() {
@@ -349,12 +248,40 @@ func (e *queueSet) lose(err error) error {
 
 // noticeDowns ends the send queues to ranks that were found down elsewhere.
 func (e *queueSet) noticeDowns() {
-	e.downSeen = e.net.downSeq.Load()
-	e.net.downs.Range(func(rank, cause any) bool {
-		if q := e.queues[rank.(int)]; q != nil {
-			e.tx.fail(q, cause.(error))
+	e.downSeen = e.net.deaths.N.Load()
+	e.net.deaths.Each(func(rank int, cause error) {
+		if q := e.queues[rank]; q != nil {
+			e.tx.fail(q, cause)
 		}
-		return true
 	})
 	_, _ = e.progress(0, 0) // operations have the error
+}
+
+// idle reports that nothing is in flight, and no loop waits for its next attempt.
+func (e *queueSet) idle() bool { return e.tx.out == 0 && len(e.loops.again) == 0 }
+
+// drain waits until nothing is in flight.
+func (e *queueSet) drain(ctx context.Context) error {
+	for p := (pacer{}); !e.idle(); {
+		if err := e.turn(ctx, &p); err != nil && !e.idle() {
+			return err
+		}
+	}
+	return nil
+}
+
+// busy reports that something is in flight to a peer, or a loop waits for its next attempt.
+func (e *queueSet) busy(q *sendQueue) bool {
+	return q.flight.n > 0 || slices.ContainsFunc(e.loops.again, func(o int32) bool { return e.ops.all[o].rank == q.rank })
+}
+
+// drainPeer waits until nothing is in flight to a peer.
+func (e *queueSet) drainPeer(q *sendQueue) error {
+	e.tx.probeLater(q)
+	for p := (pacer{}); e.busy(q); {
+		if err := e.turn(e.ctx, &p); err != nil && e.busy(q) {
+			return err
+		}
+	}
+	return nil
 }

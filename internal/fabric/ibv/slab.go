@@ -90,3 +90,6 @@ func (s *slab) bytes(off int32, n int) []byte { return s.mem[off : int(off)+n : 
 
 // word reads an atomic's old value out of its block.
 func (s *slab) word(block int32) uint64 { return binary.NativeEndian.Uint64(s.mem[block:]) }
+
+// smallBlocks is how many small blocks the slab of a lane has.
+func smallBlocks(depth int) int { return min(max(depth, 64), 1024) }

@@ -14,7 +14,7 @@ import (
 // has more to say.
 func (l *lane) target(peer int, off, n uint64) *sendQueue {
 	e := l.set
-	if e != nil && uint(peer) < uint(len(e.queues)) && e.downSeen == e.net.downSeq.Load() {
+	if e != nil && uint(peer) < uint(len(e.queues)) && e.downSeen == e.net.deaths.N.Load() {
 		if q := e.queues[peer]; q != nil && n <= q.size && off <= q.size-n && q.err == nil {
 			q.used = e.rings
 			return q
@@ -30,13 +30,10 @@ func (l *lane) checkTarget(op string, peer int, off, n uint64) (*sendQueue, erro
 	if e == nil {
 		return nil, errClosed(op)
 	}
-	if uint(peer) >= uint(len(e.queues)) || !e.net.peers[peer].served() {
-		return nil, &fabric.RankError{Op: op, Rank: peer, Size: len(e.queues)}
-	}
-	if err := fabric.CheckRange(op, peer, off, n, e.net.peers[peer].size); err != nil {
+	if err := fabric.CheckTarget(e.net, op, peer, off, n); err != nil {
 		return nil, err
 	}
-	if e.downSeen != e.net.downSeq.Load() {
+	if e.downSeen != e.net.deaths.N.Load() {
 		e.noticeDowns()
 	}
 	q := e.queues[peer]
@@ -142,9 +139,6 @@ var (
 	accesses = [...]regcache.Access{kindPut: 0, kindGet: regcache.LocalWrite}
 )
 
-// pieces is in how many work requests n bytes are moved.
-func pieces(n, size int) int32 { return int32((n + size - 1) / size) }
-
 // bounce lays a piece of a put into a block of the slab, or takes one for a piece of a get. There
 // is room for its work request then.
 func (l *lane) bounce(q *sendQueue, p *part, b []byte) error {
@@ -221,27 +215,4 @@ func (l *lane) commit(q *sendQueue, o int32, w *verbs.SendWR, bounced bool, f fa
 		return fabric.Done, nil // it was collected: Flush has its error, and no other call
 	}
 	return l.settled(o, err)
-}
-
-// settled is the answer to the start of an operation: its outcome if it is complete, or its handle.
-// err is of the ring.
-func (l *lane) settled(o int32, err error) (fabric.Handle, error) {
-	e := l.set
-	switch {
-	case e.ops.all[o].parts == 0:
-		return fabric.Done, l.set.collect(o)
-	case err != nil:
-		e.ops.all[o].abandoned = true
-		return fabric.Done, err
-	}
-	return e.ops.handle(o), nil
-}
-
-// collect takes an operation's outcome and spends its handle.
-func (e *queueSet) collect(o int32) error {
-	p := &e.ops.all[o]
-	err := p.err
-	e.lastOld = p.old
-	e.ops.release(o)
-	return err
 }

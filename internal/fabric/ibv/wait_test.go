@@ -16,14 +16,3 @@ func TestTheLongestKeepaliveIsNeverDue(t *testing.T) {
 		t.Errorf("%v after %v is %v", c.Keepalive, now, now+c.Keepalive)
 	}
 }
-
-// Under traffic there is no Wait, for hours perhaps, while more alarms are set.
-func TestAlarmsWithoutAWaitDoNotPileUp(t *testing.T) {
-	a := &alarms{}
-	for i := range 1000 {
-		a.add(time.Hour, time.Duration(i)*time.Millisecond)
-	}
-	if n := len(a.at); n > 2 {
-		t.Errorf("%d alarms are kept that were due long ago", n)
-	}
-}

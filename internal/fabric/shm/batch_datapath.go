@@ -2,7 +2,6 @@ package shm
 
 import (
 	"encoding/binary"
-	"fmt"
 
 	"github.com/ibconduit/conduit/internal/fabric"
 )
@@ -10,72 +9,39 @@ import (
 // Post carries a batch out: all of it is complete when it returns. Its operations themselves look
 // for a second goroutine.
 func (l *lane) Post(b *fabric.Batch, q *fabric.Completions, _ fabric.Flag) error {
-	if err := l.checkBatch(b, q); err != nil {
-		return err
-	}
-	pieces, first := b.Pieces(), 0
-	for _, g := range b.Groups() {
-		if g.Implicit {
-			l.implicit(pieces[first:g.End])
-			first = g.End
-			continue
-		}
-		var failed error
-		for i := first; i < g.End; i++ {
-			if err := l.piece(&pieces[i]); err != nil && failed == nil {
-				failed = err
-			}
-		}
-		q.Expect()
-		q.Tell(g.Tag, failed)
-		first = g.End
-	}
-	l.implicit(pieces[first:])
-	return nil
-}
-
-// implicit does pieces with errors that Flush reports.
-func (l *lane) implicit(pieces []fabric.Piece) {
-	for i := range pieces {
-		if err := l.piece(&pieces[i]); err != nil {
-			l.failed.Add(err.(*fabric.OpError))
-		}
-	}
-}
-
-// checkBatch refuses a batch that is wrong whatever happens to the peers.
-func (l *lane) checkBatch(b *fabric.Batch, q *fabric.Completions) error {
 	if err := l.usable("post"); err != nil {
 		return err
 	}
-	if err := b.Check(q); err != nil {
-		return fmt.Errorf("shm: %w", err)
+	if err := fabric.CheckBatch(l.net, b, q); err != nil {
+		return err
 	}
-	pieces := b.Pieces()
-	for i := range pieces {
-		p := &pieces[i]
-		if uint(p.Peer) >= uint(len(l.targets)) || l.targets[p.Peer].state.Load() == absent {
-			return &fabric.RankError{Op: p.Op(), Rank: p.Peer, Size: len(l.targets)}
-		}
-		if size, n := l.targets[p.Peer].size, p.Len(); p.Off > size || n > size-p.Off {
-			return &fabric.BoundsError{Op: p.Op(), Rank: p.Peer, Off: p.Off, Len: n, Size: size}
-		}
-		if p.Memory != nil {
-			if err := p.Memory.Check(l.net); err != nil {
-				return fmt.Errorf("shm: %s: %w", p.Op(), err)
+	for g, pieces := range b.All() {
+		var failed *fabric.OpError
+		for i := range pieces {
+			err := l.piece(&pieces[i])
+			switch {
+			case err == nil:
+			case g.Implicit:
+				l.failed.Add(err)
+			case failed == nil:
+				failed = err
 			}
 		}
-		if p.Kind == fabric.KindAtomic {
-			if err := p.Atomic.Check(p.Peer, p.Off, l.targets[p.Peer].size); err != nil {
-				return err
-			}
+		switch {
+		case g.Implicit:
+		case failed != nil:
+			q.Expect()
+			q.Tell(g.Tag, failed)
+		default:
+			q.Expect()
+			q.Tell(g.Tag, nil)
 		}
 	}
 	return nil
 }
 
-// piece does one operation. Its error is an *OpError: the peer is down.
-func (l *lane) piece(p *fabric.Piece) error {
+// piece does one operation. Its error is that the peer is down.
+func (l *lane) piece(p *fabric.Piece) *fabric.OpError {
 	var err error
 	switch p.Kind {
 	case fabric.KindPut:
@@ -89,7 +55,7 @@ func (l *lane) piece(p *fabric.Piece) error {
 		}
 	}
 	if err != nil {
-		return &fabric.OpError{Op: p.Op(), Rank: p.Peer, Off: p.Off, Len: p.Len(), Err: err}
+		return p.Failed(err)
 	}
 	return nil
 }

@@ -1,18 +1,16 @@
 package shm
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/handle"
-	"github.com/ibconduit/conduit/internal/offheap"
 	"github.com/ibconduit/conduit/internal/owner"
+	"github.com/ibconduit/conduit/internal/queue"
 )
 
 // What endpoints can do.
@@ -26,7 +24,7 @@ const (
 
 // endpoint is the two-sided half of a rank. Messages are sent in endpoint_send_datapath.go and
 // received in endpoint_poll_datapath.go, notes are in endpoint_note.go, Wait is in
-// endpoint_wait.go, connections are in link.go.
+// endpoint_wait.go, connections are in link.go; endpoint_open.go opens and closes it.
 //
 // Locks, in order: polling, link.mu, mu; polling, receive.mu. A method named ...Locked
 // needs the lock of its receiver; methods of Poll need polling.
@@ -53,9 +51,9 @@ type endpoint struct {
 	sends   sendBufs
 
 	mu     sync.Mutex
-	queue  fifo[entry] // events that no message brings
-	queued []*link     // the links that stuck counts
-	notes  []int32     // free note buffers
+	queue  queue.Ring[entry] // events that no message brings
+	queued []*link           // the links that stuck counts
+	notes  []int32           // free note buffers
 	memory [][maxNote]byte
 	sleeper
 
@@ -90,81 +88,15 @@ func (n *Network) MessageLimits() fabric.MessageLimits {
 	return fabric.MessageLimits{MaxMessage: maxMessage, MaxNote: maxNote, MaxSlots: maxSlots, Endpoints: maxEndpoints}
 }
 
-// NewEndpoint opens an endpoint. Each number can be opened once.
-func (n *Network) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint, error) {
-	switch {
-	case i < 0 || i >= maxEndpoints:
-		return nil, fmt.Errorf("shm: no endpoint %d (endpoints are 0 to %d)", i, maxEndpoints-1)
-	case cfg.Slots < 1 || cfg.Slots > maxSlots || cfg.SlotSize < 1 || cfg.SlotSize > maxMessage:
-		return nil, fmt.Errorf("shm: an endpoint has 1 to %d slots of 1 to %d bytes, not %d of %d",
-			maxSlots, maxMessage, cfg.Slots, cfg.SlotSize)
-	case cfg.Sends < 1 || cfg.Sends > maxSlots || cfg.Reserved < 0 || cfg.Reserved >= cfg.Sends:
-		return nil, fmt.Errorf("shm: an endpoint has 1 to %d send buffers and reserves fewer than all, not %d and %d",
-			maxSlots, cfg.Sends, cfg.Reserved)
-	case n.cfg.Size > maxRank:
-		return nil, fmt.Errorf("shm: endpoints serve at most %d ranks", maxRank)
-	}
-	ep, err := newEndpoint(n, i, cfg)
-	if err != nil {
-		return nil, err
-	}
-	requests, err := n.register(ep)
-	if err != nil {
-		return nil, errors.Join(err, ep.free())
-	}
-	for _, r := range requests {
-		ep.link(r.from).connected(r)
-	}
-	return ep, nil
-}
-
-func newEndpoint(n *Network, num int, cfg fabric.EndpointConfig) (*endpoint, error) {
-	region, err := newRegion(cfg.Slots, cfg.SlotSize)
-	if err != nil {
-		return nil, err
-	}
-	count, free, err := offheap.Alloc[pollCounts]()
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("shm: counters of an endpoint: %w", err), region.close())
-	}
-	ep := &endpoint{n: n, num: num, cfg: cfg, rank: uint32(n.cfg.Rank), region: region,
-		links: make([]atomic.Pointer[link], n.cfg.Size), count: count, freeIt: free}
-	ep.receive.open(&region.ring)
-	ep.noted.open(&region.note)
-	ep.sends.open(cfg)
-	ep.sleeper.open(num)
-	ep.alive.Store(true)
-	ep.tracked = handle.New(ep, "shm endpoint", fmt.Sprintf("%d of rank %d", num, n.cfg.Rank))
-	return ep, nil
-}
-
-// register makes an endpoint known to the network, and returns the connection requests that
-// came before it.
-func (n *Network) register(ep *endpoint) ([]handshake, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.endpointMu.Lock()
-	defer n.endpointMu.Unlock()
-	switch {
-	case n.state != joined:
-		return nil, fmt.Errorf("shm: NewEndpoint needs a connected network: %w", os.ErrClosed)
-	case n.endpoints[ep.num] != nil:
-		return nil, fmt.Errorf("shm: endpoint %d of rank %d was opened before", ep.num, n.cfg.Rank)
-	}
-	n.endpoints[ep.num] = ep
-	n.open++
-	requests := n.early[ep.num]
-	n.early[ep.num] = nil
-	return requests, nil
-}
-
 // eachEndpoint calls f for every endpoint that was opened.
 func (n *Network) eachEndpoint(f func(ep *endpoint)) {
 	n.endpointMu.Lock()
-	all := slices.DeleteFunc(slices.Clone(n.endpoints[:]), func(ep *endpoint) bool { return ep == nil })
+	all := n.endpoints
 	n.endpointMu.Unlock()
 	for _, ep := range all {
-		f(ep)
+		if ep != nil {
+			f(ep)
+		}
 	}
 }
 
@@ -181,13 +113,7 @@ func (ep *endpoint) sendable(op string, peer int) error {
 	if err := ep.usable(op); err != nil {
 		return err
 	}
-	if uint(peer) >= uint(len(ep.links)) || ep.n.targets[peer].state.Load() == absent {
-		return &fabric.RankError{Op: op, Rank: peer, Size: len(ep.links)}
-	}
-	if ep.n.targets[peer].state.Load() == down {
-		return &fabric.PeerDownError{Rank: peer, Op: op, Cause: *ep.n.peers[peer].cause.Load()}
-	}
-	return nil
+	return ep.n.checkAlive(op, peer)
 }
 
 // link is the one with a peer, made when it is first needed.
@@ -207,7 +133,7 @@ func (ep *endpoint) push(e entry) {
 }
 
 func (ep *endpoint) pushLocked(e entry) {
-	ep.queue.push(e)
+	ep.queue.Push(e)
 	ep.attention.Add(1)
 	ep.wakeIfAsleep()
 }
@@ -239,51 +165,22 @@ func (ep *endpoint) Stats() fabric.EndpointStats {
 	s.Polls, s.Arrivals, s.ArrivalBytes = atomic.LoadUint64(&ep.count.polls), atomic.LoadUint64(&ep.count.arrivals),
 		atomic.LoadUint64(&ep.count.bytes)
 	ep.receive.mu.Unlock()
-	ep.sends.mu.Lock()
-	s.FreeSends = len(ep.sends.free)
-	ep.sends.mu.Unlock()
+	s.FreeSends = ep.sends.left()
 	return s
 }
 
-// Close ends the endpoint. A peer that sends to it finds it closed.
-func (ep *endpoint) Close() error {
-	var err error
-	ep.closeAll.Do(func() {
-		ep.alive.Store(false)
-		ep.attention.Add(1) // ends a Poll
-		ep.Wake()
-		ep.polling.Lock()
-		defer ep.polling.Unlock()
-		ep.n.mu.Lock()
-		ep.n.open--
-		ep.n.mu.Unlock()
-		err = ep.free()
-	})
-	return err
+// endpointOf is the endpoint of a number, open or closed.
+func (n *Network) endpointOf(i uint32) *endpoint {
+	n.endpointMu.Lock()
+	defer n.endpointMu.Unlock()
+	return n.endpoints[i]
 }
 
-// free releases the memory. No poll runs, and every other call finds the endpoint closed.
-func (ep *endpoint) free() error {
-	var errs []error
-	ep.alive.Store(false)
-	atomic.StoreUint32(&ep.region.head.closed, 1)
-	for i := range ep.links {
-		if l := ep.links[i].Load(); l != nil {
-			l.mu.Lock()
-			errs = append(errs, l.dropLocked())
-			l.mu.Unlock()
-		}
+// finish ends a message.
+func (ep *endpoint) finish(peer int, id int32, m *sendBuf, err error) {
+	if m.cookie == 0 {
+		ep.sends.free(id)
+		return
 	}
-	ep.receive.mu.Lock()
-	errs = append(errs, ep.region.close())
-	last := *ep.count
-	ep.count = &last
-	ep.freeIt()
-	ep.receive.mu.Unlock()
-	ep.mu.Lock()
-	ep.queue = fifo[entry]{}
-	ep.mu.Unlock()
-	ep.sleeper.clear()
-	ep.tracked.Close()
-	return errors.Join(errs...)
+	ep.push(entry{Event: fabric.Event{Kind: fabric.Sent, Peer: peer, Cookie: m.cookie, Err: err}, buf: id})
 }

@@ -1,9 +1,7 @@
 package shm
 
 import (
-	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"github.com/ibconduit/conduit/internal/fabric"
 )
@@ -11,91 +9,52 @@ import (
 // sendBufs are the send buffers of an endpoint.
 type sendBufs struct {
 	bufs []sendBuf
-
-	mu       sync.Mutex
-	free     []int32
-	common   int // in use without Urgent
-	reserved int // only for Urgent
+	mu   sync.Mutex // of those that are free
+	fabric.SendBuffers
 }
 
 // sendBuf is one of them, and the message in it while that waits.
 type sendBuf struct {
 	data   []byte
-	state  atomic.Uint32
 	next   int32 // of the link's queue, or -1
 	n      int32
 	flags  fabric.SendFlag
-	urgent bool // reserved so; with sendBufs.mu
 	missed bool // counted as RNR
 	behind bool // w has yet to be written
 	cookie uint64
 	w      fabric.Write
 }
 
-// States of a send buffer.
-const (
-	bufFree     = iota
-	bufReserved // the program's
-	bufSent     // with a message
-)
-
 func (s *sendBufs) open(cfg fabric.EndpointConfig) {
 	pitch := (cfg.SlotSize + lineSize - 1) &^ (lineSize - 1)
 	mem := make([]byte, cfg.Sends*pitch)
-	s.bufs, s.free, s.reserved = make([]sendBuf, cfg.Sends), make([]int32, cfg.Sends), cfg.Reserved
+	s.bufs = make([]sendBuf, cfg.Sends)
 	for i := range s.bufs {
 		s.bufs[i].data = mem[i*pitch:][:cfg.SlotSize:cfg.SlotSize]
-		s.free[i] = int32(cfg.Sends - 1 - i)
 	}
+	s.Open(cfg)
 }
 
-// take takes a buffer out of the free ones.
-func (s *sendBufs) take(urgent bool) (fabric.SendBuf, error) {
+func (s *sendBufs) reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 	s.mu.Lock()
-	k := len(s.free) - 1
-	if k < 0 || !urgent && s.common == len(s.bufs)-s.reserved {
-		s.mu.Unlock()
-		return fabric.SendBuf{}, errNoBuffer
+	defer s.mu.Unlock()
+	id, err := s.Reserve(f)
+	if err != nil {
+		return fabric.SendBuf{}, err
 	}
-	id := s.free[k]
-	s.free = s.free[:k]
-	b := &s.bufs[id]
-	if b.urgent = urgent; !urgent {
-		s.common++
-	}
-	s.mu.Unlock()
-	b.state.Store(bufReserved)
-	return fabric.SendBuf{Data: b.data, ID: id}, nil
+	return fabric.SendBuf{Data: s.bufs[id].data, ID: id}, nil
 }
 
-// put makes a buffer free.
-func (s *sendBufs) put(id int32) {
-	b := &s.bufs[id]
-	b.w.Src = nil
-	b.state.Store(bufFree)
+// free makes a buffer free.
+func (s *sendBufs) free(id int32) {
+	s.bufs[id].w.Src = nil
 	s.mu.Lock()
-	if !b.urgent {
-		s.common--
-	}
-	s.free = append(s.free, id)
+	s.Free(id)
 	s.mu.Unlock()
 }
 
-// This is returned often, hence not made anew.
-var errNoBuffer = fmt.Errorf("shm: reserve: %w", fabric.ErrNoBuffer)
-
-// Reserve takes a send buffer.
-func (ep *endpoint) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
-	if !ep.alive.Load() {
-		return fabric.SendBuf{}, ep.usable("reserve")
-	}
-	return ep.sends.take(f&fabric.Urgent != 0)
-}
-
-// Release takes an unused buffer back. It panics if the buffer is not the caller's.
-func (ep *endpoint) Release(b fabric.SendBuf) {
-	if uint(b.ID) >= uint(len(ep.sends.bufs)) || !ep.sends.bufs[b.ID].state.CompareAndSwap(bufReserved, bufSent) {
-		panic(fmt.Sprintf("shm: release: send buffer %d is not the caller's", b.ID))
-	}
-	ep.sends.put(b.ID)
+func (s *sendBufs) left() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.Left()
 }

@@ -2,37 +2,12 @@ package shm
 
 import (
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/owner"
 )
-
-// receiver is the owner's view of its ring.
-type receiver struct {
-	*ring
-	mu     sync.Mutex
-	head   uint64 // ticket of the next message; written by Poll, with mu
-	next   uint64 // ticket of the next slot that is posted
-	slotOf []uint32
-	lent   []bool // by slot: it is the program's
-}
-
-func (r *receiver) open(g *ring) {
-	r.ring, r.slotOf, r.lent = g, make([]uint32, g.mask+1), make([]bool, g.count)
-	for id := range g.count {
-		r.postLocked(id)
-	}
-}
-
-func (r *receiver) postLocked(id uint32) {
-	r.lent[id] = false
-	r.slotOf[r.next&r.mask] = id
-	r.post(r.next, id)
-	r.next++
-}
 
 const (
 	pollTurns   = 64  // looks between two looks at the clock
@@ -104,11 +79,6 @@ func (ep *endpoint) pollLocked(events []fabric.Event) (n int, err error) {
 	return n, nil
 }
 
-// changed is false while the slot at the head waits for a message.
-func (r *receiver) changed() bool {
-	return atomic.LoadUint64(&r.cell(r.head).word) != wordOf(r.head, posted, 0)
-}
-
 // takeMessagesLocked takes messages out of the ring. It looks at each cell once: a process that
 // writes into the ring all the time must not keep it.
 func (ep *endpoint) takeMessagesLocked(events []fabric.Event) (n int) {
@@ -163,47 +133,6 @@ func (ep *endpoint) repairLocked() {
 	}
 }
 
-// What a cell is to the owner.
-const (
-	cellEmpty = iota
-	cellFull
-	cellBroken
-)
-
-// inspect is about the word of the cell at the head, in which a slot was posted.
-func (n *Network) inspect(w, head uint64) int {
-	r := wordRank(w)
-	if wordTicket(w) != uint32(head) || r >= uint32(len(n.targets)) || wordState(w) != posted &&
-		n.targets[r].state.Load() == absent {
-		return cellBroken
-	}
-	switch wordState(w) {
-	case full:
-		return cellFull
-	case posted:
-		if r == 0 {
-			return cellEmpty
-		}
-	case claimed:
-		if !n.peers[r].gone.Load() {
-			return cellEmpty // it is being written
-		}
-	}
-	return cellBroken
-}
-
-// skipLocked gives up the cell at the head and posts its slot again, behind the others.
-// It is false if the cell changed meanwhile.
-func (r *receiver) skipLocked(w uint64) bool {
-	if !r.giveUp(r.head, w) {
-		return false
-	}
-	id := r.slotOf[r.head&r.mask]
-	r.head++
-	r.postLocked(id)
-	return true
-}
-
 // What a message is.
 const (
 	msgGood  = iota
@@ -243,11 +172,11 @@ func (ep *endpoint) takeQueuedLocked(events []fabric.Event) (n int, err error) {
 	}
 	for n < len(events) {
 		ep.mu.Lock()
-		if ep.queue.n == 0 {
+		if ep.queue.Len() == 0 {
 			ep.mu.Unlock()
 			break
 		}
-		e := ep.queue.pop()
+		e := ep.queue.Pop()
 		ep.mu.Unlock()
 		ep.attention.Add(-1)
 		if ep.deliveredLocked(&e) {
@@ -263,7 +192,7 @@ func (ep *endpoint) takeQueuedLocked(events []fabric.Event) (n int, err error) {
 func (ep *endpoint) deliveredLocked(e *entry) bool {
 	switch e.Kind {
 	case fabric.Sent:
-		ep.sends.put(e.buf)
+		ep.sends.free(e.buf)
 		return true
 	case fabric.NoteArrived:
 		ep.lent = append(ep.lent, e.note)

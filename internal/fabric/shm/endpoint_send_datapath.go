@@ -2,8 +2,6 @@ package shm
 
 import (
 	"fmt"
-	"sync/atomic"
-	"unsafe"
 
 	"github.com/ibconduit/conduit/internal/fabric"
 )
@@ -24,11 +22,11 @@ func (ep *endpoint) Send(peer int, b fabric.SendBuf, n int, w *fabric.Write, coo
 		l.mu.Unlock()
 		return err
 	}
-	m := &ep.sends.bufs[b.ID]
-	if !m.state.CompareAndSwap(bufReserved, bufSent) {
+	if err := ep.sends.Take("send", b.ID); err != nil {
 		l.mu.Unlock()
-		return fmt.Errorf("shm: send: send buffer %d is not the caller's", b.ID)
+		return fmt.Errorf("shm: %w", err)
 	}
+	m := &ep.sends.bufs[b.ID]
 	m.n, m.cookie, m.flags, m.missed, m.behind = int32(n), cookie, f, false, w != nil
 	l.sends++
 	l.sendBytes += uint64(n)
@@ -44,6 +42,22 @@ func (ep *endpoint) Send(peer int, b fabric.SendBuf, n int, w *fabric.Write, coo
 	return nil
 }
 
+// Reserve takes a send buffer.
+func (ep *endpoint) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
+	if !ep.alive.Load() {
+		return fabric.SendBuf{}, ep.usable("reserve")
+	}
+	return ep.sends.reserve(f)
+}
+
+// Release takes an unused buffer back. It panics if the buffer is not the caller's.
+func (ep *endpoint) Release(b fabric.SendBuf) {
+	if err := ep.sends.Take("release", b.ID); err != nil {
+		panic(fmt.Errorf("shm: %w", err))
+	}
+	ep.sends.free(b.ID)
+}
+
 // copyLocked sends a message that is in no send buffer, or queues it in one.
 func (l *link) copyLocked(data []byte, f fabric.SendFlag) error {
 	ep := l.ep
@@ -54,8 +68,8 @@ func (l *link) copyLocked(data []byte, f fabric.SendFlag) error {
 		if err != nil {
 			return err
 		}
+		_ = ep.sends.Take("send", b.ID) // it was just reserved
 		m := &ep.sends.bufs[b.ID]
-		m.state.Store(bufSent)
 		m.n, m.cookie, m.flags, m.missed, m.behind = int32(copy(b.Data, data)), 0, f, false, false
 		l.queueLocked(b.ID, m)
 	}
@@ -72,8 +86,6 @@ func (ep *endpoint) checkSend(peer int, b fabric.SendBuf, n int, w *fabric.Write
 		if err := fabric.CheckCopied(peer, b, n, w, cookie); err != nil {
 			return err
 		}
-	} else if uint(b.ID) >= uint(len(ep.sends.bufs)) {
-		return fmt.Errorf("shm: send: send buffer %d is not the caller's", b.ID)
 	}
 	if n < 0 || n > ep.cfg.SlotSize {
 		return &fabric.BoundsError{Op: "send", Rank: peer, Len: uint64(n), Size: uint64(ep.cfg.SlotSize)}
@@ -82,50 +94,6 @@ func (ep *endpoint) checkSend(peer int, b fabric.SendBuf, n int, w *fabric.Write
 		return nil
 	}
 	return fabric.CheckRange("write", peer, w.Off, uint64(len(w.Src)), ep.n.targets[peer].size)
-}
-
-// postLocked writes a message into the peer's region. It is false when it cannot now.
-func (l *link) postLocked(id int32, m *sendBuf) bool {
-	if l.state != linkUp || l.remote == nil {
-		return false
-	}
-	if m.behind { // before a slot is claimed: it may be long
-		m.behind = false
-		t := &l.ep.n.targets[l.peer]
-		orderStores()
-		store(unsafe.Add(t.base, m.w.Off), m.w.Src)
-	}
-	if !l.remote.put(l.ep.rank, l.epoch, l.sent, m.data[:m.n]) {
-		return false
-	}
-	l.sentLocked(m.flags)
-	l.ep.finish(l.peer, id, m, nil)
-	return true
-}
-
-// sentLocked counts a message that is in the peer's region, and wakes the peer if it sleeps.
-func (l *link) sentLocked(f fabric.SendFlag) {
-	l.sent++
-	if f&fabric.Solicited != 0 && atomic.LoadUint32(&l.remote.head.armed) != 0 {
-		l.wakePeer()
-	}
-}
-
-// wakePeer wakes a peer that sleeps, once.
-func (l *link) wakePeer() {
-	if atomic.CompareAndSwapUint32(&l.remote.head.armed, 1, 0) {
-		l.ep.posts.doorbells.Add(1)
-		_ = l.ep.n.peers[l.peer].raw.Write(l.ep.sendWakeTo) // without room there is enough to wake by
-	}
-}
-
-// finish ends a message.
-func (ep *endpoint) finish(peer int, id int32, m *sendBuf, err error) {
-	if m.cookie == 0 {
-		ep.sends.put(id)
-		return
-	}
-	ep.push(entry{Event: fabric.Event{Kind: fabric.Sent, Peer: peer, Cookie: m.cookie, Err: err}, buf: id})
 }
 
 // Kick has little to do: no message waits for it.

@@ -3,31 +3,11 @@ package shm
 import (
 	"context"
 	"fmt"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/ibconduit/conduit/internal/owner"
 )
-
-// sleeper is what an endpoint needs to sleep and to be woken.
-//
-// No wake-up is lost: the sleeper sets a flag (asleep for this process, armed in the
-// region for the peers) and then looks once more; the waking side brings something and then
-// looks at the flag. All four are sequentially consistent.
-type sleeper struct {
-	woken  chan struct{} // holds one wake-up
-	asleep atomic.Bool
-	timer  *time.Timer
-
-	alarmMu sync.Mutex
-	alarms  []time.Duration // sorted
-
-	sendWakeTo func(fd uintptr) bool
-}
 
 const (
 	// sleepMax bounds how long an endpoint sleeps before it looks by itself: a peer may be
@@ -40,78 +20,11 @@ const (
 // sleepLimit is sleepMax, but for the test that no wake-up is lost.
 var sleepLimit = sleepMax
 
-func (s *sleeper) open(endpoint int) {
-	s.woken = make(chan struct{}, 1)
-	s.timer = time.NewTimer(time.Hour)
-	s.timer.Stop()
-	b := packet{kind: kindWake, endpoint: uint32(endpoint)}.encode()
-	s.sendWakeTo = func(fd uintptr) bool {
-		_ = unix.Send(int(fd), b[:], unix.MSG_DONTWAIT)
-		return true
-	}
-}
-
-// clear forgets the alarms.
-func (s *sleeper) clear() {
-	s.alarmMu.Lock()
-	s.alarms = nil
-	s.alarmMu.Unlock()
-}
-
-// Wake ends a Wait.
-func (s *sleeper) Wake() {
-	select {
-	case s.woken <- struct{}{}:
-	default:
-	}
-}
-
-// wakeIfAsleep ends a Wait that sleeps.
-func (s *sleeper) wakeIfAsleep() {
-	if s.asleep.Load() {
-		s.Wake()
-	}
-}
-
-// add sets an alarm.
-func (s *sleeper) add(at, now time.Duration) {
-	s.alarmMu.Lock()
-	for len(s.alarms) > 1 && s.alarms[1] <= now { // one that is due is enough
-		s.alarms = slices.Delete(s.alarms, 0, 1)
-	}
-	if i, found := slices.BinarySearch(s.alarms, at); !found {
-		s.alarms = slices.Insert(s.alarms, i, at)
-	}
-	s.alarmMu.Unlock()
-	s.wakeIfAsleep() // Wait sets its timer anew
-}
-
-// takeDue removes the alarms that are due, and reports whether there was one.
-func (s *sleeper) takeDue(now time.Duration) bool {
-	s.alarmMu.Lock()
-	defer s.alarmMu.Unlock()
-	k := 0
-	for k < len(s.alarms) && s.alarms[k] <= now {
-		k++
-	}
-	s.alarms = slices.Delete(s.alarms, 0, k)
-	return k > 0
-}
-
-// until is d, or the time to the first alarm if that is shorter.
-func (s *sleeper) until(d, now time.Duration) time.Duration {
-	s.alarmMu.Lock()
-	defer s.alarmMu.Unlock()
-	if len(s.alarms) > 0 {
-		d = min(d, max(0, s.alarms[0]-now))
-	}
-	return d
-}
-
 // After has Wait end at a time.
 func (ep *endpoint) After(at time.Duration) {
 	if ep.alive.Load() {
-		ep.add(at, ep.Now())
+		ep.alarms.Add(ep.Now(), at)
+		ep.wakeIfAsleep() // Wait sets its timer anew
 	}
 }
 
@@ -131,7 +44,9 @@ func (ep *endpoint) Wait(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		ep.arm(true)
-		if ep.ready() {
+		now := ep.Now()
+		due, next := ep.alarms.Take(now)
+		if due || ep.ready() {
 			ep.arm(false)
 			return ep.usable("wait")
 		}
@@ -139,7 +54,7 @@ func (ep *endpoint) Wait(ctx context.Context) error {
 		if ep.stuck.Load() > 0 {
 			limit, last = sleepStuck, true
 		}
-		ep.timer.Reset(ep.until(limit, ep.Now()))
+		ep.timer.Reset(min(limit, next-now))
 		var err error
 		select {
 		case <-ep.woken:
@@ -181,7 +96,7 @@ func (ep *endpoint) ready() bool {
 		return true
 	default:
 	}
-	return ep.attention.Load() > 0 || ep.takeDue(ep.Now()) || ep.arrived()
+	return ep.attention.Load() > 0 || ep.arrived()
 }
 
 // arrived reports whether Poll would find something in the region.

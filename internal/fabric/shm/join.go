@@ -320,17 +320,3 @@ func (p *joiner) checkGreeting(b []byte, kind byte) (from int, err error) {
 	}
 	return int(sender), nil
 }
-
-// descriptors takes all descriptors out of a control message.
-func descriptors(oob []byte) (fds []int) {
-	msgs, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return nil
-	}
-	for i := range msgs {
-		if got, err := unix.ParseUnixRights(&msgs[i]); err == nil {
-			fds = append(fds, got...)
-		}
-	}
-	return fds
-}

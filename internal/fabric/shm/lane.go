@@ -24,8 +24,13 @@ type lane struct {
 
 var _ fabric.Lane = (*lane)(nil)
 
-// newLaneLocked opens a lane.
-func (n *Network) newLaneLocked() (*lane, error) {
+// NewLane opens a lane. There is no limit on their number.
+func (n *Network) NewLane() (fabric.Lane, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.state != joined {
+		return nil, fmt.Errorf("shm: NewLane needs a connected network: %w", os.ErrClosed)
+	}
 	l := &lane{targets: n.targets, net: n, waiter: spin.Waiter{Sharing: n.cfg.Sharing}}
 	if k := len(n.counters); k > 0 {
 		l.count, n.counters = n.counters[k-1], n.counters[:k-1]
@@ -129,7 +134,7 @@ func (l *lane) Register(mem []byte) (*fabric.Memory, error) {
 	if err := l.usable("register"); err != nil {
 		return nil, err
 	}
-	return fabric.NewMemory(l.net, mem, 0, func() error { return nil }), nil
+	return fabric.NewMemory(l.net, mem, 0, nil), nil
 }
 
 // WaitWord spins, then yields, then sleeps; see internal/spin.
@@ -144,34 +149,13 @@ func (l *lane) WaitWord(ctx context.Context, word *uint64, c fabric.Cond, value 
 	return fabric.WaitWord(ctx, &l.waiter, word, c, value, stop)
 }
 
-// Mapped is nil for a rank that is not served, is down, or after Close.
-func (l *lane) Mapped(peer int) []byte {
-	p := l.address(peer, 0, 0)
-	if p == nil {
-		return nil
-	}
-	return sliceAt(p, l.targets[peer].size)
-}
-
-// served is nil for a rank that the network serves, dead or not.
-func (l *lane) served(op string, peer int) error {
+// refuse is why an operation cannot be done, the slow half of address.
+func (l *lane) refuse(op string, peer int, off, n uint64) error {
 	if err := l.usable(op); err != nil {
 		return err
 	}
-	if uint(peer) >= uint(len(l.targets)) || l.targets[peer].state.Load() == absent {
-		return &fabric.RankError{Op: op, Rank: peer, Size: len(l.targets)}
-	}
-	return nil
-}
-
-// refuse is why an operation cannot be done, the slow half of address.
-func (l *lane) refuse(op string, peer int, off, n uint64) error {
-	if err := l.served(op, peer); err != nil {
+	if err := l.net.checkAlive(op, peer); err != nil {
 		return err
 	}
-	t := &l.targets[peer]
-	if t.state.Load() == down {
-		return &fabric.PeerDownError{Rank: peer, Op: op, Cause: *l.net.peers[peer].cause.Load()}
-	}
-	return fabric.CheckRange(op, peer, off, n, t.size)
+	return fabric.CheckTarget(l.net, op, peer, off, n)
 }

@@ -96,3 +96,12 @@ func load(dst []byte, p unsafe.Pointer) {
 }
 
 func sliceAt(p unsafe.Pointer, n uint64) []byte { return unsafe.Slice((*byte)(p), n) }
+
+// Mapped is nil for a rank that is not served, is down, or after Close.
+func (l *lane) Mapped(peer int) []byte {
+	p := l.address(peer, 0, 0)
+	if p == nil {
+		return nil
+	}
+	return sliceAt(p, l.targets[peer].size)
+}

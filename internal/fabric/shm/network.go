@@ -11,7 +11,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 	"unsafe"
 
@@ -60,7 +59,7 @@ type Network struct {
 	release  []func()           // gives all counters back
 	listener *net.UnixListener
 
-	reporting sync.Mutex // OnDown is called for one death after the other, before operations fail
+	deaths fabric.Deaths
 
 	endpointMu sync.Mutex
 	endpoints  [maxEndpoints]*endpoint   // by number; those that were opened, open or not
@@ -83,34 +82,7 @@ const (
 	closed
 )
 
-// target is a rank as the data path sees it.
-type target struct {
-	base  unsafe.Pointer // first byte of its segment here
-	size  uint64         // bytes
-	state atomic.Uint32  // absent, up or down
-	_     uint32
-	_     uint64 // 32 bytes: no target lies across two cache lines
-}
-
-// States of a target. Other fields are fixed before it leaves absent.
-const (
-	absent = iota // this network does not serve the rank
-	up
-	down
-)
-
-// peer is another rank's share of the network.
-type peer struct {
-	mapping  *segment.Mapping // its segment mapped here; nil for this rank
-	conn     *net.UnixConn    // open as long as both live
-	cause    atomic.Pointer[error]
-	reported atomic.Bool // for a protocol error
-	gone     atomic.Bool // no thread of it touches shared memory any more
-	sending  sync.Mutex  // of packets that must get through
-	raw      syscall.RawConn
-}
-
-var _ fabric.Network = (*Network)(nil)
+var _ fabric.Peers = (*Network)(nil)
 
 // New prepares a rank to be joined by its peers.
 func New(cfg Config) (*Network, error) {
@@ -157,11 +129,6 @@ func (n *Network) Name() string { return "shm" }
 // Addr is this rank's address. It holds a secret: a process of the same user on this host that
 // has it can join in the name of a rank.
 func (n *Network) Addr() []byte { return n.self.encode() }
-
-// Limits: operations complete at once, so nothing is ever in flight.
-func (n *Network) Limits() fabric.Limits {
-	return fabric.Limits{CopyMax: math.MaxInt, Depth: math.MaxInt32, CPUAtomics: true}
-}
 
 // Connect maps the peers' segments. It ends with ctx, and without a deadline
 // after joinTimeout. It does not use exchange, which may be nil. After an error
@@ -242,42 +209,6 @@ func (n *Network) attach(rank int) {
 	if rank != n.cfg.Rank {
 		n.watchers.Go(func() { n.watch(rank) })
 	}
-}
-
-// PeerDown makes operations on the rank fail. It does not call OnDown.
-func (n *Network) PeerDown(rank int, cause error) {
-	if rank < 0 || rank >= len(n.peers) || rank == n.cfg.Rank {
-		return
-	}
-	if cause == nil {
-		cause = errors.New("reported without a cause")
-	}
-	if !n.peers[rank].cause.CompareAndSwap(nil, &cause) {
-		return
-	}
-	n.targets[rank].state.Store(down)
-	n.eachEndpoint(func(ep *endpoint) { ep.link(rank).end(cause) })
-}
-
-// reportDown is PeerDown by what this network has seen itself. It calls OnDown before any operation
-// fails, so that the rest of the program knows of the death first.
-func (n *Network) reportDown(rank int, cause error) {
-	n.reporting.Lock()
-	defer n.reporting.Unlock()
-	if n.cfg.OnDown != nil && n.peers[rank].cause.Load() == nil {
-		n.cfg.OnDown(rank, cause)
-	}
-	n.PeerDown(rank, cause)
-}
-
-// NewLane opens a lane. There is no limit on their number.
-func (n *Network) NewLane() (fabric.Lane, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.state != joined {
-		return nil, fmt.Errorf("shm: NewLane needs a connected network: %w", os.ErrClosed)
-	}
-	return n.newLaneLocked()
 }
 
 // Close leaves the peers and unmaps their segments. It sends one packet to each and waits for

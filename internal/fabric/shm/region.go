@@ -157,3 +157,13 @@ func mapRegion(fd, slots, size int) (*region, error) {
 }
 
 func (b *region) close() error { return b.mem.Close() }
+
+// cell is the one of a ticket.
+func (r *ring) cell(ticket uint64) *cell {
+	return (*cell)(unsafe.Add(r.cells, (ticket&r.mask)*cellSize))
+}
+
+// slot is the memory of a slot that exists.
+func (r *ring) slot(id, n uint32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Add(r.slots, uint64(id)*r.pitch)), n)
+}

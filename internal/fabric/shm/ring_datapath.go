@@ -1,19 +1,6 @@
 package shm
 
-import (
-	"sync/atomic"
-	"unsafe"
-)
-
-// cell is the one of a ticket.
-func (r *ring) cell(ticket uint64) *cell {
-	return (*cell)(unsafe.Add(r.cells, (ticket&r.mask)*cellSize))
-}
-
-// slot is the memory of a slot that exists.
-func (r *ring) slot(id, n uint32) []byte {
-	return unsafe.Slice((*byte)(unsafe.Add(r.slots, uint64(id)*r.pitch)), n)
-}
+import "sync/atomic"
 
 // put writes a message into the next posted slot. It is false if there is none.
 func (r *ring) put(rank, epoch, seq uint32, data []byte) bool {

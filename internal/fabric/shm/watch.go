@@ -55,15 +55,82 @@ func (n *Network) watch(rank int) {
 	}
 }
 
-func closeAll(fds []int) {
-	for _, fd := range fds {
-		unix.Close(fd)
+// handlePacket does what a packet of a peer requests.
+func (n *Network) handlePacket(from int, b []byte, fds []int) error {
+	defer closeAll(fds)
+	if len(b) >= noteHead && b[0] == kindNote {
+		return n.noteArrived(from, b, fds)
 	}
+	k, err := decodePacket(b)
+	if err != nil {
+		return err
+	}
+	if len(fds) > 0 && (len(fds) > 1 || k.kind > kindReply) {
+		return fmt.Errorf("shm: it sent %d descriptors that are not wanted", len(fds))
+	}
+	if k.kind <= kindReply {
+		return n.handleHandshake(from, k, fds)
+	}
+	ep := n.endpointOf(k.endpoint)
+	if ep == nil {
+		return errors.New("shm: a packet about a connection with an endpoint that was never opened")
+	}
+	if !ep.alive.Load() && k.kind == kindClose { // no message can get lost here any more
+		_ = n.peers[from].send(packet{kind: kindClosed, endpoint: k.endpoint, epoch: k.epoch}, -1)
+		return nil
+	}
+	l := ep.links[from].Load()
+	switch {
+	case k.kind == kindWake:
+		ep.wakeIfAsleep()
+	case l == nil:
+	case k.kind == kindNoEndpoint:
+		l.refused(k)
+	default:
+		l.closing(k)
+	}
+	return nil
 }
 
-// sendLeave announces that the end of the connection is no death. The packet fits unless the peer
-// has stopped to read.
-func sendLeave(c *net.UnixConn) {
-	c.SetWriteDeadline(time.Now().Add(time.Second))
-	_, _ = c.Write([]byte{kindLeave}) // a peer that is dead already needs none
+// handleHandshake gives a REQUEST or REPLY to its endpoint, or keeps it until that is opened.
+func (n *Network) handleHandshake(from int, k packet, fds []int) error {
+	if k.a < 1 || k.a > maxSlots || k.b < 1 || k.b > maxMessage {
+		return fmt.Errorf("shm: its endpoint has %d slots of %d bytes", k.a, k.b)
+	}
+	h := handshake{from: from, packet: k}
+	if len(fds) == 1 {
+		var err error
+		if h.region, err = mapRegion(fds[0], int(k.a), int(k.b)); err != nil {
+			return err
+		}
+	}
+	ep, err := n.endpointOrLater(h)
+	if err != nil {
+		h.drop()
+		return err
+	}
+	if ep != nil {
+		ep.link(from).connected(h)
+	}
+	return nil
+}
+
+// endpointOrLater is the endpoint that a handshake is for. If that is not open yet the handshake
+// is kept.
+func (n *Network) endpointOrLater(h handshake) (*endpoint, error) {
+	n.endpointMu.Lock()
+	defer n.endpointMu.Unlock()
+	if ep := n.endpoints[h.endpoint]; ep != nil {
+		return ep, nil
+	}
+	if h.kind != kindRequest {
+		return nil, fmt.Errorf("shm: a reply to endpoint %d, which sent no request", h.endpoint)
+	}
+	for _, other := range n.early[h.endpoint] {
+		if other.from == h.from {
+			return nil, fmt.Errorf("shm: a second request to endpoint %d, which is not open", h.endpoint)
+		}
+	}
+	n.early[h.endpoint] = append(n.early[h.endpoint], h)
+	return nil, nil
 }

@@ -1,10 +1,6 @@
 package sim
 
-import (
-	"encoding/binary"
-
-	"github.com/ibconduit/conduit/internal/fabric"
-)
+import "github.com/ibconduit/conduit/internal/fabric"
 
 // Atomic is applied when it arrives.
 func (l *lane) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uint64, fabric.Handle, error) {
@@ -15,8 +11,8 @@ func (l *lane) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uin
 	if err := a.Check(peer, off, uint64(len(l.n.r.w.ranks[peer].segment))); err != nil {
 		return 0, fabric.Done, err
 	}
-	l.count.Atomics++
-	o, err := l.start(opAtomic, peer, off, f)
+	l.count.Start(fabric.KindAtomic, 0)
+	o, err := l.start(fabric.KindAtomic, peer, off, f)
 	if err != nil {
 		return 0, fabric.Done, err
 	}
@@ -26,14 +22,4 @@ func (l *lane) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Flag) (uin
 		return o.old, h, err
 	}
 	return 0, h, err
-}
-
-// apply works on the aligned word of 64 bits that the operation's own lies in.
-func (o *op) apply(r *Rank) {
-	at := o.off &^ 7
-	outer := r.segment[at : at+8]
-	word := binary.NativeEndian.Uint64(outer)
-	o.old = o.atomic.Inner(o.off, word)
-	binary.NativeEndian.PutUint64(outer, o.atomic.Outer(o.off, word))
-	r.w.touch(r)
 }

@@ -1,32 +1,27 @@
 package sim
 
-import (
-	"fmt"
-
-	"github.com/ibconduit/conduit/internal/fabric"
-)
+import "github.com/ibconduit/conduit/internal/fabric"
 
 // Post sends a batch.
 func (l *lane) Post(b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error {
-	if err := l.checkBatch(b, q); err != nil {
+	if err := l.usable("post"); err != nil {
 		return err
 	}
-	pieces, first := b.Pieces(), 0
-	for _, x := range b.Groups() {
+	if err := fabric.CheckBatch(l.n, b, q); err != nil {
+		return err
+	}
+	for x, pieces := range b.All() {
 		var g *group
 		if !x.Implicit {
 			g = l.group(x.Tag, q)
 			q.Expect()
 		}
-		for ; first < x.End; first++ {
-			l.piece(&pieces[first], g)
+		for i := range pieces {
+			l.piece(&pieces[i], g)
 		}
 		if g != nil {
 			g.end(l, nil)
 		}
-	}
-	for i := first; i < len(pieces); i++ {
-		l.piece(&pieces[i], nil)
 	}
 	l.ring()
 	if f&fabric.Blocking != 0 && q != nil && q.Len() == 0 && q.InFlight() > 0 {
@@ -35,59 +30,16 @@ func (l *lane) Post(b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error
 	return nil
 }
 
-// checkBatch refuses what is wrong whatever happens to the peers.
-func (l *lane) checkBatch(b *fabric.Batch, q *fabric.Completions) error {
-	if err := l.usable("post"); err != nil {
-		return err
-	}
-	if err := b.Check(q); err != nil {
-		return fmt.Errorf("sim: %w", err)
-	}
-	pieces := b.Pieces()
-	for i := range pieces {
-		p := &pieces[i]
-		if err := l.n.served(p.Op(), p.Peer); err != nil {
-			return err
-		}
-		if err := fabric.CheckRange(p.Op(), p.Peer, p.Off, p.Len(), uint64(len(l.n.r.w.ranks[p.Peer].segment))); err != nil {
-			return err
-		}
-		if p.Memory != nil {
-			if err := p.Memory.Check(l.n); err != nil {
-				return fmt.Errorf("sim: %s: %w", p.Op(), err)
-			}
-		}
-		if p.Kind == fabric.KindAtomic {
-			if err := p.Atomic.Check(p.Peer, p.Off, uint64(len(l.n.r.w.ranks[p.Peer].segment))); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-var kinds = [...]opKind{fabric.KindPut: opPut, fabric.KindGet: opGet, fabric.KindAtomic: opAtomic}
-
 // piece starts one operation of a batch, of a group or implicit. Sources in registered memory are
 // read when they leave, as a device does.
 func (l *lane) piece(p *fabric.Piece, g *group) {
-	switch p.Kind {
-	case fabric.KindPut:
-		l.count.Puts++
-		l.count.PutBytes += uint64(len(p.Buf))
-	case fabric.KindGet:
-		l.count.Gets++
-		l.count.GetBytes += uint64(len(p.Buf))
-	case fabric.KindAtomic:
-		l.count.Atomics++
-	}
-	o, err := l.start(kinds[p.Kind], p.Peer, p.Off, fabric.Implicit)
+	l.count.Start(p.Kind, uint64(len(p.Buf)))
+	o, err := l.start(p.Kind, p.Peer, p.Off, fabric.Implicit)
 	if err != nil {
-		failed := &fabric.OpError{Op: p.Op(), Rank: p.Peer, Off: p.Off, Len: p.Len(), Err: err}
 		if g == nil {
-			l.failed.Add(failed)
+			l.failed.Add(p.Failed(err))
 		} else if g.err == nil {
-			g.err = failed
+			g.err = p.Failed(err)
 		}
 		return
 	}
@@ -108,42 +60,4 @@ func (l *lane) piece(p *fabric.Piece, g *group) {
 		g.left++
 	}
 	l.held = append(l.held, o)
-}
-
-// source makes src, perhaps in registered memory, what a put sends.
-func (l *lane) source(o *op, src []byte, m *fabric.Memory) {
-	if m == nil && len(src) <= copyMax {
-		l.count.Inline++
-		o.buf = o.inline[:copy(o.inline[:], src)]
-	} else {
-		l.count.Direct++
-		o.buf = src
-	}
-}
-
-// end ends one operation of a group, or the posting of it.
-func (g *group) end(l *lane, err error) {
-	if g.err == nil {
-		g.err = err
-	}
-	if g.left--; g.left > 0 {
-		return
-	}
-	if !l.closed {
-		g.told.Tell(g.tag, g.err)
-	}
-	*g = group{}
-	l.spare = append(l.spare, g)
-}
-
-// group is a new one, with an operation more than it has: the posting of it.
-func (l *lane) group(tag fabric.Tag, told *fabric.Completions) *group {
-	var g *group
-	if k := len(l.spare); k > 0 {
-		g, l.spare = l.spare[k-1], l.spare[:k-1]
-	} else {
-		g = new(group)
-	}
-	g.tag, g.told, g.left = tag, told, 1
-	return g
 }

@@ -20,7 +20,7 @@ type conn struct {
 
 	use queue.Link[conn]
 
-	out             ring[message] // first those that landed, then those on the wire, then those to be posted
+	out             queue.Ring[message] // first those that landed, then those on the wire, then those to be posted
 	landed          int
 	posted          int // those on the wire included
 	lastAt, lastAck int64
@@ -75,7 +75,7 @@ func (p *endpoint) connect(peer int32) *conn {
 	return c
 }
 
-// ask sends a datagram of the handshake, and has it repeated.
+// handshake sends a datagram of the handshake, and has it repeated.
 func (c *conn) handshake(kind datagramKind) {
 	const doublings = 6
 	w := c.p.n.r.w
@@ -85,58 +85,12 @@ func (c *conn) handshake(kind datagramKind) {
 	w.arm(&c.hand, w.now+d+w.rng.below(d/2+1))
 }
 
-// speak sends a datagram of the handshake.
+// sendHandshake sends a datagram of the handshake.
 func (c *conn) sendHandshake(kind datagramKind) {
 	p := c.p
 	p.stats.Handshakes++
 	p.n.r.w.emit(markHandshake, p.n.r.id, c.peer, c.ticket, uint64(kind))
 	p.datagram(kind, c.peer, c.ticket, nil)
-}
-
-// fire is one of the timers.
-func (c *conn) fire(t *timer) {
-	if t == &c.hand {
-		c.again()
-		return
-	}
-	n := c.p.n
-	w := n.r.w
-	blocked := w.paths.blockedBack(t, n.r.id, c.peer)
-	if t == &c.arrive {
-		blocked = w.paths.blocked(n.r.id, c.peer) || c.far.state == gone && c.state != closing
-	}
-	switch w.paths.passes(t, n.r.id, c.peer, blocked) {
-	case hold:
-	case lost:
-		n.reportDown(c.peer, errSilent)
-	case pass:
-		switch {
-		case t == &c.arrive && c.state == closing:
-			c.asked()
-		case t == &c.arrive:
-			c.land()
-		case c.state == closing:
-			c.answered()
-		default:
-			c.acked()
-		}
-	}
-}
-
-// again repeats what had no answer.
-func (c *conn) again() {
-	switch {
-	case c.peer == c.p.n.r.id:
-		c.far = c
-		c.count()
-		c.made(true)
-	case c.tries >= c.p.n.r.w.cfg.HandshakeTries:
-		c.p.n.reportDown(c.peer, errHandshake)
-	case c.state == connecting:
-		c.handshake(request)
-	case c.state == accepting:
-		c.handshake(reply)
-	}
 }
 
 // count numbers the connection.
@@ -165,70 +119,6 @@ func (c *conn) made(active bool) {
 	p.trim()
 }
 
-// requested is the arrival of a peer's request. The world knows whether it is a late copy.
-func (p *endpoint) requested(from int32, ticket uint64) {
-	w := p.n.r.w
-	theirs, _ := w.ranks[from].net.endpoint(p.num)
-	if theirs == nil || p.n.down[from] != nil {
-		return
-	}
-	caller := theirs.conns[p.n.r.id]
-	if caller == nil || caller.ticket != ticket || caller.state != connecting {
-		return
-	}
-	if theirs.cfg.SlotSize != p.cfg.SlotSize {
-		p.n.reportDown(from, errSlotSize)
-		theirs.n.reportDown(p.n.r.id, errSlotSize)
-		return
-	}
-	c := p.conns[from]
-	if c != nil && c.state == closing { // the peer would not connect if it had not agreed
-		c.shut()
-		c = p.conns[from]
-	}
-	switch {
-	case c == nil:
-		c = p.newConn(from)
-	case c.state == accepting && c.ticket == ticket:
-		c.sendHandshake(reply) // the first was lost, perhaps
-		return
-	case c.state == connecting && p.n.r.id > from:
-		w.disarm(&c.hand) // both ask at once: the lower rank does, the other answers
-	default:
-		return
-	}
-	c.ticket, c.far, c.state, c.tries = ticket, caller, accepting, 0
-	c.count()
-	c.handshake(reply)
-}
-
-// replied is the arrival of a reply.
-func (c *conn) replied(ticket uint64) {
-	if c.ticket != ticket {
-		return
-	}
-	switch c.state {
-	case connecting:
-		theirs, _ := c.p.n.r.w.ranks[c.peer].net.endpoint(c.p.num)
-		far := theirs.conns[c.p.n.r.id]
-		if far == nil || far.ticket != ticket {
-			return // it has given up
-		}
-		c.far, c.epoch = far, far.epoch
-		c.sendHandshake(rtu)
-		c.made(true)
-	case up:
-		c.sendHandshake(rtu) // the first was lost
-	}
-}
-
-// wait is the answer of a rank whose endpoint is not open yet: it lives, repeat the request.
-func (c *conn) wait(ticket uint64) {
-	if c.ticket == ticket && c.state == connecting {
-		c.tries = min(c.tries, 1)
-	}
-}
-
 // trim closes the connection that was unused for longest, if there are too many.
 func (p *endpoint) trim() {
 	limit := p.n.r.w.cfg.Connections
@@ -236,7 +126,7 @@ func (p *endpoint) trim() {
 		return
 	}
 	for c := p.byUse.First(); c != nil && p.open > limit; c = c.use.Next() {
-		if c.state == up && c.out.len() == 0 {
+		if c.state == up && c.out.Len() == 0 {
 			c.close()
 		}
 	}
@@ -250,7 +140,7 @@ func (p *endpoint) Disconnect(peer int) error {
 	if err := p.n.refuse("disconnect", peer); err != nil {
 		return err
 	}
-	if c := p.conns[int32(peer)]; c != nil && c.state == up && c.out.len() == 0 {
+	if c := p.conns[int32(peer)]; c != nil && c.state == up && c.out.Len() == 0 {
 		c.close()
 	}
 	return nil
@@ -269,41 +159,6 @@ func (c *conn) close() {
 	w.arm(&c.arrive, c.lastAt)
 }
 
-// asked is the arrival of that question.
-func (c *conn) asked() {
-	w, far := c.p.n.r.w, c.far
-	if far.state == accepting {
-		far.made(false)
-	}
-	c.no = far != c && far.state == up && far.out.len() > 0 || far == c && c.out.len() > 0
-	if !c.no && far != c && far.state != gone {
-		if far.state == up {
-			far.p.open--
-			far.p.up--
-			far.p.stats.Disconnects++
-		}
-		far.shut()
-	}
-	w.arm(&c.ack, w.now+w.paths.lag(c.peer, c.p.n.r.id)+w.rng.upTo(w.cfg.Jitter))
-}
-
-// answered is the arrival of the answer.
-func (c *conn) answered() {
-	p := c.p
-	if !c.no {
-		c.shut()
-		return
-	}
-	p.n.r.w.emit(markRefused, p.n.r.id, c.peer, uint64(p.num), uint64(c.epoch))
-	c.state = up
-	p.open++
-	p.up++
-	p.stats.Disconnects--
-	p.used(c)
-	c.post()
-	p.trim()
-}
-
 // shut is when this end knows that both agree. What was queued meanwhile needs another connection.
 func (c *conn) shut() {
 	p := c.p
@@ -312,7 +167,7 @@ func (c *conn) shut() {
 	queued := c.out
 	c.remove()
 	p.push(fabric.Event{Kind: fabric.Idle, Peer: int(c.peer), Epoch: c.epoch}, true)
-	if queued.len() > 0 {
+	if queued.Len() > 0 {
 		p.connect(c.peer).out = queued
 	}
 }
@@ -330,7 +185,7 @@ func (c *conn) remove() {
 	if c.state == up {
 		p.up--
 	}
-	c.state, c.out = gone, ring[message]{}
+	c.state, c.out = gone, queue.Ring[message]{}
 	delete(p.conns, c.peer)
 	c.use.Leave()
 }
@@ -339,5 +194,23 @@ func (c *conn) remove() {
 func (p *endpoint) used(c *conn) {
 	if c.state != gone {
 		p.byUse.Add(&c.use, c)
+	}
+}
+
+// post puts what is queued on the wire, if the connection is made.
+func (c *conn) post() {
+	p := c.p
+	w := p.n.r.w
+	if c.state != up || c.posted == c.out.Len() {
+		return
+	}
+	p.stats.Doorbells++
+	for ; c.posted < c.out.Len(); c.posted++ {
+		m := c.out.Item(c.posted)
+		c.lastAt = max(c.lastAt+1, w.paths.transit(p.n.r.id, c.peer, headerBytes+int(m.n)+len(m.w.Src)))
+		m.at = c.lastAt
+	}
+	if !c.arrive.armed() {
+		w.arm(&c.arrive, c.out.Item(c.landed).at)
 	}
 }

@@ -1,11 +1,5 @@
 package sim
 
-import (
-	"fmt"
-
-	"github.com/ibconduit/conduit/internal/fabric"
-)
-
 // datagram is a note, or a part of a handshake, on its way.
 type datagram struct {
 	w        *World
@@ -27,23 +21,6 @@ const (
 	rtu                  // ready to use: your reply came
 	later                // that endpoint is not open yet
 )
-
-// Note sends a datagram.
-func (p *endpoint) Note(peer int, data []byte) error {
-	if err := p.usable("note"); err != nil {
-		return err
-	}
-	if err := p.n.refuse("note", peer); err != nil {
-		return err
-	}
-	if len(data) > maxNote {
-		return fmt.Errorf("sim: note: %w", &fabric.BoundsError{Op: "note", Rank: peer, Len: uint64(len(data)), Size: maxNote})
-	}
-	p.stats.Notes++
-	p.n.r.w.emit(markNote, p.n.r.id, int32(peer), uint64(p.num), uint64(len(data)))
-	p.datagram(note, int32(peer), 0, data)
-	return nil
-}
 
 // datagram sends one, perhaps two, perhaps none.
 func (p *endpoint) datagram(kind datagramKind, to int32, ticket uint64, data []byte) {
@@ -91,79 +68,4 @@ func (d *datagram) recycle() {
 	scribble(d.data[:d.n])
 	d.n = 0
 	d.w.spare = append(d.w.spare, d)
-}
-
-// fire is its arrival.
-func (d *datagram) fire(*timer) {
-	w := d.w
-	n := &w.ranks[d.to].net
-	if w.paths.blocked(d.from, d.to) {
-		w.emit(markNoteLost, d.from, d.to, uint64(d.endpoint), uint64(d.kind))
-		d.recycle()
-		return
-	}
-	p, known := n.endpoint(int(d.endpoint))
-	switch {
-	case p == nil && !known && d.kind == request && n.state != closed:
-		// The rank lives and has not got so far.
-		answer := w.newDatagram()
-		answer.kind, answer.from, answer.to, answer.endpoint, answer.ticket = later, d.to, d.from, d.endpoint, d.ticket
-		answer.launch()
-		d.recycle()
-	case p == nil || p.closed:
-		d.recycle()
-	case d.kind == note:
-		p.noteArrived(d)
-	default:
-		p.handshake(d)
-		d.recycle()
-	}
-}
-
-// noteArrived keeps a note for the next Poll, if there is room.
-func (p *endpoint) noteArrived(d *datagram) {
-	w := p.n.r.w
-	if p.notes.len() >= w.cfg.Notes.Room {
-		p.stats.NotesDropped++
-		w.emit(markNoteDropped, d.to, d.from, uint64(d.endpoint), uint64(d.n))
-		d.recycle()
-		return
-	}
-	if p.n.down[d.from] != nil { // Down was its last event
-		d.recycle()
-		return
-	}
-	p.stats.NotesArrived++
-	w.emit(markNoteArrived, d.to, d.from, uint64(d.endpoint), uint64(d.n))
-	p.notes.push(d)
-	p.push(fabric.Event{Kind: fabric.NoteArrived, Peer: int(d.from), Data: d.data[:d.n:d.n]}, true)
-}
-
-// returnNotes takes back what the last Poll lent.
-func (p *endpoint) returnNotes() {
-	for _, d := range p.lent {
-		d.recycle()
-	}
-	clear(p.lent)
-	p.lent = p.lent[:0]
-}
-
-// handshake gives a datagram to the end that it is for.
-func (p *endpoint) handshake(d *datagram) {
-	if d.kind == request {
-		p.requested(d.from, d.ticket)
-		return
-	}
-	c := p.conns[d.from]
-	switch {
-	case c == nil:
-	case d.kind == reply:
-		c.replied(d.ticket)
-	case d.kind == rtu:
-		if c.ticket == d.ticket && c.state == accepting {
-			c.made(false)
-		}
-	case d.kind == later:
-		c.wait(d.ticket)
-	}
 }

@@ -4,15 +4,14 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/queue"
 )
 
-// endpoint exchanges messages. Its connections are in conn.go, the way of a message in
-// endpoint_datapath.go.
+// endpoint exchanges messages. Its connections are in conn.go. Messages are sent in
+// endpoint_datapath.go, and arrive in arrive_message.go.
 type endpoint struct {
 	n      *Network
 	num    int
@@ -23,8 +22,7 @@ type endpoint struct {
 	slots  []buffer
 	posted []int32 // the slots that wait for a message; the last is the next
 	sends  []buffer
-	free   []int32 // send buffers
-	common int     // of them, in use without Urgent
+	out    fabric.SendBuffers // which of sends are free
 
 	conns map[int32]*conn
 	byUse queue.List[conn] // of them, the one that was used last at the end
@@ -32,34 +30,25 @@ type endpoint struct {
 	up    int              // of them, those that are made
 	held  []*conn
 
-	q     ring[fabric.Event]
-	notes ring[*datagram] // of the events NoteArrived in q
-	lent  []*datagram     // of those that the last Poll returned
+	q     queue.Ring[fabric.Event]
+	notes queue.Ring[*datagram] // of the events NoteArrived in q
+	lent  []*datagram           // of those that the last Poll returned
 
 	woken   bool
 	starved bool // Reserve found no free send buffer
 	full    bool // Send found the queue to a rank full
 	waiter  *task
 	polls   bool // the waiter is in Poll
-	alarms  []int64
+	alarms  fabric.Alarms
 	alarm   timer
 }
 
 // buffer is a send buffer or a slot. Its memory is made when it is first used.
 type buffer struct {
-	data   []byte
-	used   int32
-	state  bufferState
-	urgent bool // it was reserved so
+	data []byte
+	used int32
+	lent bool // a slot: it is the program's
 }
-
-type bufferState uint8
-
-const (
-	free  bufferState = iota // a slot: posted
-	ours                     // the program's
-	wired                    // a send buffer on its way
-)
 
 var _ fabric.Endpoint = (*endpoint)(nil)
 
@@ -70,28 +59,21 @@ func (n *Network) NewEndpoint(i int, cfg fabric.EndpointConfig) (fabric.Endpoint
 		return nil, fmt.Errorf("sim: NewEndpoint needs a connected network: %w", os.ErrClosed)
 	case n.r.dead:
 		return nil, errKilled
-	case i < 0 || i >= maxEndpoints:
-		return nil, fmt.Errorf("sim: no endpoint %d (endpoints are 0 to %d)", i, maxEndpoints-1)
 	case i < len(n.endpoints) && n.endpoints[i] != nil:
 		return nil, fmt.Errorf("sim: endpoint %d of rank %d was opened before", i, n.r.id)
-	case cfg.Slots < 1 || cfg.Slots > maxSlots || cfg.SlotSize < 1 || cfg.SlotSize > maxMessage:
-		return nil, fmt.Errorf("sim: an endpoint has 1 to %d slots of 1 to %d bytes, not %d of %d",
-			maxSlots, maxMessage, cfg.Slots, cfg.SlotSize)
-	case cfg.Sends < 1 || cfg.Sends > maxSlots || cfg.Reserved < 0 || cfg.Reserved >= cfg.Sends:
-		return nil, fmt.Errorf("sim: an endpoint has 1 to %d send buffers and reserves fewer than all, not %d and %d",
-			maxSlots, cfg.Sends, cfg.Reserved)
+	}
+	if err := n.MessageLimits().Check(i, cfg); err != nil {
+		return nil, fmt.Errorf("sim: %w", err)
 	}
 	for len(n.endpoints) <= i {
 		n.endpoints = append(n.endpoints, nil)
 	}
 	p := &endpoint{n: n, num: i, cfg: cfg, conns: make(map[int32]*conn),
 		slots: make([]buffer, cfg.Slots), posted: make([]int32, cfg.Slots),
-		sends: make([]buffer, cfg.Sends), free: make([]int32, cfg.Sends)}
+		sends: make([]buffer, cfg.Sends)}
+	p.out.Open(cfg)
 	for i := range p.posted {
 		p.posted[i] = int32(cfg.Slots - 1 - i)
-	}
-	for i := range p.free {
-		p.free[i] = int32(cfg.Sends - 1 - i)
 	}
 	p.alarm.owner = p
 	n.endpoints[i] = p
@@ -135,7 +117,7 @@ func (p *endpoint) Wait(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if p.woken || p.q.len() > 0 || w.rng.below(64) == 0 { // the contract allows an end without reason
+	if p.woken || p.q.Len() > 0 || w.rng.below(64) == 0 { // the contract allows an end without reason
 		p.woken = false
 		return nil
 	}
@@ -145,7 +127,7 @@ func (p *endpoint) Wait(ctx context.Context) error {
 	if err := p.sleep(t, false, reason{"waits at endpoint", p.num}, ctx, forever); err != nil {
 		return err
 	}
-	if !p.woken && p.q.len() == 0 && ctx.Err() != nil {
+	if !p.woken && p.q.Len() == 0 && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	p.woken = false
@@ -179,24 +161,16 @@ func (p *endpoint) After(at time.Duration) {
 		p.Wake()
 		return
 	}
-	i, found := slices.BinarySearch(p.alarms, x)
-	if found || p.closed {
-		return
+	if !p.closed && p.alarms.Add(time.Duration(p.n.r.w.now), time.Duration(x)) {
+		p.n.r.w.arm(&p.alarm, x)
 	}
-	p.alarms = slices.Insert(p.alarms, i, x)
-	p.n.r.w.arm(&p.alarm, p.alarms[0])
 }
 
 // fire is the first alarm.
 func (p *endpoint) fire(*timer) {
 	w := p.n.r.w
-	k := 0
-	for k < len(p.alarms) && p.alarms[k] <= w.now {
-		k++
-	}
-	p.alarms = slices.Delete(p.alarms, 0, k)
-	if len(p.alarms) > 0 {
-		w.arm(&p.alarm, p.alarms[0])
+	if _, next := p.alarms.Take(time.Duration(w.now)); next != fabric.Never {
+		w.arm(&p.alarm, int64(next))
 	}
 	p.Wake()
 }
@@ -207,54 +181,48 @@ func (p *endpoint) Connected() int { return p.up }
 // Stats are a copy.
 func (p *endpoint) Stats() fabric.EndpointStats {
 	s := p.stats
-	s.Posted, s.FreeSends = len(p.posted), len(p.free)
+	s.Posted, s.FreeSends = len(p.posted), p.out.Left()
 	return s
 }
 
-// Close forgets everything. A sender to the endpoint finds the rank down.
-func (p *endpoint) Close() error {
-	if p.closed {
-		return nil
+// push adds an event. A poll sees each, a sleeper only those that wake.
+func (p *endpoint) push(e fabric.Event, wakes bool) {
+	p.q.Push(e)
+	if p.waiter != nil && (wakes || p.polls) {
+		p.n.r.w.wake(p.waiter)
 	}
-	w := p.n.r.w
-	p.closed = true
-	p.n.open--
-	w.disarm(&p.alarm)
-	for c := p.byUse.First(); c != nil; c = p.byUse.First() {
-		c.remove()
-	}
-	p.q, p.posted, p.free, p.slots, p.sends, p.held = ring[fabric.Event]{}, nil, nil, nil, nil, nil
-	for p.notes.len() > 0 {
-		p.notes.pop().recycle()
-	}
-	p.returnNotes()
-	p.Wake()
-	return nil
 }
 
-// peerDown ends what there is with a dead rank. Down is the last event of it.
-func (p *endpoint) peerDown(rank int32, cause error) {
-	if c := p.conns[rank]; c != nil {
-		for c.out.len() > 0 {
-			p.sent(c, c.out.pop(), &fabric.PeerDownError{Rank: int(rank), Op: "send", Cause: cause})
-		}
-		p.held = slices.DeleteFunc(p.held, func(h *conn) bool { return h == c })
-		c.remove()
+// give makes a send buffer free.
+func (p *endpoint) give(id int32) {
+	b := &p.sends[id]
+	scribble(b.data[:b.used])
+	b.used = 0
+	p.out.Free(id)
+	if p.starved && (!p.out.Urgent(id) || p.out.Left() == 1) { // one more of those for replies is no room for others
+		p.starved = false
+		p.Wake()
 	}
-	p.push(fabric.Event{Kind: fabric.Down, Peer: int(rank), Err: cause}, true)
 }
 
-// die keeps a random part of the messages on their way, and nothing else.
-func (p *endpoint) die() {
-	w := p.n.r.w
-	for c := p.byUse.First(); c != nil; c = c.use.Next() {
-		w.disarm(&c.hand)
-		w.disarm(&c.ack)
-		keep := c.landed + int(w.rng.below(int64(c.posted-c.landed)+1))
-		c.out.truncate(keep)
-		if c.posted = keep; keep == c.landed {
-			w.disarm(&c.arrive)
-		}
+// sent ends a message.
+func (p *endpoint) sent(c *conn, m message, err error) {
+	p.give(m.buf)
+	if p.full {
+		p.full = false
+		p.Wake()
 	}
-	w.disarm(&p.alarm)
+	p.n.r.w.emit(markSent, p.n.r.id, c.peer, m.cookie, uint64(m.n))
+	if m.cookie != 0 {
+		p.push(fabric.Event{Kind: fabric.Sent, Peer: int(c.peer), Cookie: m.cookie, Err: err}, true)
+	}
+}
+
+// returnNotes takes back what the last Poll lent.
+func (p *endpoint) returnNotes() {
+	for _, d := range p.lent {
+		d.recycle()
+	}
+	clear(p.lent)
+	p.lent = p.lent[:0]
 }

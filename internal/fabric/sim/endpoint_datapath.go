@@ -18,39 +18,17 @@ type message struct {
 	at        int64 // when it arrives; then when that is known
 }
 
-// These are returned often, hence not made anew.
-var (
-	errNoBuffer  = fmt.Errorf("sim: reserve: %w", fabric.ErrNoBuffer)
-	errQueueFull = fmt.Errorf("sim: send: the queue to the rank is full: %w", fabric.ErrAgain)
-)
-
 // Reserve takes a send buffer.
 func (p *endpoint) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
 	if err := p.usable("reserve"); err != nil {
 		return fabric.SendBuf{}, err
 	}
-	urgent := f&fabric.Urgent != 0
-	k := len(p.free) - 1
-	if k < 0 || !urgent && p.common == len(p.sends)-p.cfg.Reserved {
+	id, err := p.out.Reserve(f)
+	if err != nil {
 		p.starved = true
-		return fabric.SendBuf{}, errNoBuffer
+		return fabric.SendBuf{}, err
 	}
-	id := p.free[k]
-	p.free = p.free[:k]
-	b := &p.sends[id]
-	b.state = ours
-	if b.urgent = urgent; !urgent {
-		p.common++
-	}
-	return fabric.SendBuf{Data: p.memory(b), ID: id}, nil
-}
-
-// mine finds a buffer that should be the caller's.
-func (p *endpoint) mine(op string, b fabric.SendBuf) (*buffer, error) {
-	if b.ID < 0 || int(b.ID) >= len(p.sends) || p.sends[b.ID].state != ours {
-		return nil, fmt.Errorf("sim: %s: send buffer %d is not the caller's", op, b.ID)
-	}
-	return &p.sends[b.ID], nil
+	return fabric.SendBuf{Data: p.memory(&p.sends[id]), ID: id}, nil
 }
 
 // Release takes an unused buffer back. It panics if the buffer is not the caller's.
@@ -58,27 +36,11 @@ func (p *endpoint) Release(b fabric.SendBuf) {
 	if p.closed {
 		return
 	}
-	own, err := p.mine("release", b)
-	if err != nil {
-		panic(err)
+	if err := p.out.Take("release", b.ID); err != nil {
+		panic(fmt.Errorf("sim: %w", err))
 	}
-	own.used = int32(len(own.data))
+	p.sends[b.ID].used = int32(len(p.sends[b.ID].data))
 	p.give(b.ID)
-}
-
-// give makes a send buffer free.
-func (p *endpoint) give(id int32) {
-	b := &p.sends[id]
-	scribble(b.data[:b.used])
-	b.state, b.used = free, 0
-	if !b.urgent {
-		p.common--
-	}
-	p.free = append(p.free, id)
-	if p.starved && (!b.urgent || len(p.free) == 1) { // one more of those for replies is no room for others
-		p.starved = false
-		p.Wake()
-	}
 }
 
 // Send queues a message, and posts it unless More follows.
@@ -111,9 +73,9 @@ func (p *endpoint) send(peer int, b fabric.SendBuf, n int, wr *fabric.Write, coo
 	if c == nil {
 		c = p.connect(int32(peer))
 	}
-	if c.out.len() >= p.n.r.w.cfg.Queue {
+	if c.out.Len() >= p.n.r.w.cfg.Queue {
 		p.full = true
-		return errQueueFull
+		return fabric.ErrQueueFull
 	}
 	m := message{buf: b.ID, n: int32(n), cookie: cookie, solicited: f&fabric.Solicited != 0}
 	p.stats.Sends++
@@ -123,9 +85,9 @@ func (p *endpoint) send(peer int, b fabric.SendBuf, n int, wr *fabric.Write, coo
 		p.stats.Writes++
 		p.stats.WriteBytes += uint64(len(wr.Src))
 	}
-	own := &p.sends[b.ID]
-	own.state, own.used = wired, int32(n)
-	c.out.push(m)
+	_ = p.out.Take("send", b.ID) // checkSend found it the caller's
+	p.sends[b.ID].used = int32(n)
+	c.out.Push(m)
 	p.used(c)
 	p.n.r.w.emit(markSend, p.n.r.id, int32(peer), uint64(p.num), uint64(n))
 	if f&fabric.More != 0 {
@@ -140,8 +102,8 @@ func (p *endpoint) checkSend(peer int, b fabric.SendBuf, n int, wr *fabric.Write
 	if err := p.usable("send"); err != nil {
 		return err
 	}
-	if _, err := p.mine("send", b); err != nil {
-		return err
+	if err := p.out.Check("send", b.ID); err != nil {
+		return fmt.Errorf("sim: %w", err)
 	}
 	if err := p.n.refuse("send", peer); err != nil {
 		return err
@@ -152,7 +114,7 @@ func (p *endpoint) checkSend(peer int, b fabric.SendBuf, n int, wr *fabric.Write
 	if wr == nil {
 		return nil
 	}
-	return fabric.CheckRange("write", peer, wr.Off, uint64(len(wr.Src)), uint64(len(p.n.r.w.ranks[peer].segment)))
+	return fabric.CheckTarget(p.n, "write", peer, wr.Off, uint64(len(wr.Src)))
 }
 
 // Kick posts what More held back.
@@ -163,104 +125,6 @@ func (p *endpoint) Kick() error {
 	clear(p.held)
 	p.held = p.held[:0]
 	return p.usable("kick")
-}
-
-// post puts what is queued on the wire, if the connection is made.
-func (c *conn) post() {
-	p := c.p
-	w := p.n.r.w
-	if c.state != up || c.posted == c.out.len() {
-		return
-	}
-	p.stats.Doorbells++
-	for ; c.posted < c.out.len(); c.posted++ {
-		m := c.out.item(c.posted)
-		c.lastAt = max(c.lastAt+1, w.paths.transit(p.n.r.id, c.peer, headerBytes+int(m.n)+len(m.w.Src)))
-		m.at = c.lastAt
-	}
-	if !c.arrive.armed() {
-		w.arm(&c.arrive, c.out.item(c.landed).at)
-	}
-}
-
-// land is the arrival of the first message on the wire.
-func (c *conn) land() {
-	p := c.p
-	w := p.n.r.w
-	q := c.far.p
-	if c.far.state == accepting {
-		c.far.made(false) // it knows now that its reply came
-	}
-	m := c.out.item(c.landed)
-	if m.w.Src != nil && !m.written {
-		m.written = true
-		copy(q.n.r.segment[m.w.Off:], m.w.Src)
-		w.touch(q.n.r)
-	}
-	k := len(q.posted) - 1
-	if k < 0 {
-		q.stats.RNR++
-		w.rnr++
-		w.emit(markRNR, q.n.r.id, p.n.r.id, uint64(q.num), uint64(m.n))
-		w.arm(&c.arrive, w.now+int64(w.cfg.RNRDelay)+w.rng.upTo(w.cfg.Jitter))
-		return
-	}
-	id := q.posted[k]
-	q.posted = q.posted[:k]
-	slot := &q.slots[id]
-	slot.state, slot.used = ours, m.n
-	data := q.memory(slot)[:m.n:m.n]
-	copy(data, p.sends[m.buf].data)
-	q.stats.Arrivals++
-	q.stats.ArrivalBytes += uint64(m.n)
-	q.used(c.far)
-	w.emit(markDeliver, q.n.r.id, p.n.r.id, uint64(q.num), uint64(m.n))
-	q.push(fabric.Event{Kind: fabric.Arrived, Peer: int(p.n.r.id), Slot: id, Epoch: c.epoch, Data: data}, m.solicited)
-
-	c.landed++
-	m.at = max(c.lastAck, w.now+w.paths.lag(c.peer, p.n.r.id)+w.rng.upTo(w.cfg.Jitter))
-	c.lastAck = m.at
-	if !c.ack.armed() && !p.n.r.dead {
-		w.arm(&c.ack, c.out.item(0).at)
-	}
-	if c.landed < c.posted {
-		w.arm(&c.arrive, c.out.item(c.landed).at)
-	}
-}
-
-// acked is when the sender learns that its oldest message arrived.
-func (c *conn) acked() {
-	p := c.p
-	c.landed--
-	c.posted--
-	p.sent(c, c.out.pop(), nil)
-	if c.landed > 0 {
-		p.n.r.w.arm(&c.ack, c.out.item(0).at)
-	}
-	if c.out.len() == 0 {
-		p.trim()
-	}
-}
-
-// sent ends a message.
-func (p *endpoint) sent(c *conn, m message, err error) {
-	p.give(m.buf)
-	if p.full {
-		p.full = false
-		p.Wake()
-	}
-	p.n.r.w.emit(markSent, p.n.r.id, c.peer, m.cookie, uint64(m.n))
-	if m.cookie != 0 {
-		p.push(fabric.Event{Kind: fabric.Sent, Peer: int(c.peer), Cookie: m.cookie, Err: err}, true)
-	}
-}
-
-// push adds an event. A poll sees each, a sleeper only those that wake.
-func (p *endpoint) push(e fabric.Event, wakes bool) {
-	p.q.push(e)
-	if p.waiter != nil && (wakes || p.polls) {
-		p.n.r.w.wake(p.waiter)
-	}
 }
 
 // Poll returns events, or none after budget.
@@ -276,7 +140,7 @@ func (p *endpoint) Poll(events []fabric.Event, budget time.Duration) (int, error
 			return 0, err
 		}
 	}
-	if p.q.len() == 0 {
+	if p.q.Len() == 0 {
 		t, err := w.task("poll")
 		if err != nil {
 			return 0, err
@@ -289,11 +153,11 @@ func (p *endpoint) Poll(events []fabric.Event, budget time.Duration) (int, error
 			return 0, err
 		}
 	}
-	n := min(len(events), p.q.len())
+	n := min(len(events), p.q.Len())
 	for i := range n {
-		events[i] = p.q.pop()
+		events[i] = p.q.Pop()
 		if events[i].Kind == fabric.NoteArrived {
-			p.lent = append(p.lent, p.notes.pop())
+			p.lent = append(p.lent, p.notes.Pop())
 		}
 	}
 	return n, nil
@@ -305,13 +169,30 @@ func (p *endpoint) Post(slots ...int32) error {
 		return err
 	}
 	for _, id := range slots {
-		if id < 0 || int(id) >= len(p.slots) || p.slots[id].state != ours {
+		if id < 0 || int(id) >= len(p.slots) || !p.slots[id].lent {
 			return fmt.Errorf("sim: post: slot %d is not the caller's", id)
 		}
 		s := &p.slots[id]
 		scribble(s.data[:s.used])
-		s.state = free
+		s.lent = false
 		p.posted = append(p.posted, id)
 	}
+	return nil
+}
+
+// Note sends a datagram.
+func (p *endpoint) Note(peer int, data []byte) error {
+	if err := p.usable("note"); err != nil {
+		return err
+	}
+	if err := p.n.refuse("note", peer); err != nil {
+		return err
+	}
+	if len(data) > maxNote {
+		return fmt.Errorf("sim: note: %w", &fabric.BoundsError{Op: "note", Rank: peer, Len: uint64(len(data)), Size: maxNote})
+	}
+	p.stats.Notes++
+	p.n.r.w.emit(markNote, p.n.r.id, int32(peer), uint64(p.num), uint64(len(data)))
+	p.datagram(note, int32(peer), 0, data)
 	return nil
 }

@@ -25,7 +25,7 @@ func pairOf(a, b int32) pair { return pair{min(a, b), max(a, b)} }
 // device accepts nothing on a queue pair that is in the error state.
 func (p *paths) blocked(a, b int32) bool {
 	to := &p.w.ranks[b]
-	return to.dead || to.net.state == closed || to.net.down[a] != nil || p.severed(a, b)
+	return to.dead || to.net.state == closed || to.net.deaths.Cause(int(a)) != nil || p.severed(a, b)
 }
 
 // blockedBack is blocked for the answer that a waits for. The device of a rank that dies just
@@ -168,22 +168,3 @@ func (w *World) Slow(rank int, d time.Duration) {
 }
 
 var errSilent = errors.New("sim: nothing came back in time")
-
-// Kill stops a rank where it is. Its tasks are ended at the end of Run: the wait that each is in
-// returns an error then, and so does every later one, so that they clean up; it has no effect on
-// the world. A task that tries again whatever the error is keeps Run from returning: look at Dead.
-func (w *World) Kill(rank int) {
-	w.fault(7, rank, rank, 0)
-	r := &w.ranks[rank]
-	if r.dead {
-		return
-	}
-	r.dead = true
-	for t := w.tasks.First(); t != nil; t = t.listed.Next() {
-		if t.r == r {
-			t.frozen = true
-			w.live--
-		}
-	}
-	r.net.die()
-}

@@ -148,9 +148,9 @@ func verify(t testing.TB, w *World) {
 			open, made, listed, flying := 0, 0, 0, 0
 			for c := p.byUse.First(); c != nil; c = c.use.Next() {
 				listed++
-				flying += c.out.len()
-				if p.conns[c.peer] != c || c.landed > c.posted || c.posted > c.out.len() {
-					t.Fatalf("rank %d, connection to %d: %d landed of %d posted of %d", i, c.peer, c.landed, c.posted, c.out.len())
+				flying += c.out.Len()
+				if p.conns[c.peer] != c || c.landed > c.posted || c.posted > c.out.Len() {
+					t.Fatalf("rank %d, connection to %d: %d landed of %d posted of %d", i, c.peer, c.landed, c.posted, c.out.Len())
 				}
 				if c.state != closing {
 					open++
@@ -165,14 +165,8 @@ func verify(t testing.TB, w *World) {
 			if listed != len(p.conns) || open != p.open || made != p.up {
 				t.Fatalf("rank %d counts %d connections, %d of them open and %d up; it has %d, %d and %d", i, len(p.conns), p.open, p.up, listed, open, made)
 			}
-			taken := 0
-			for _, b := range p.sends {
-				if b.state != free {
-					taken++
-				}
-			}
-			if taken+len(p.free) != p.cfg.Sends || flying > taken {
-				t.Fatalf("rank %d: %d send buffers are taken and %d free of %d, with %d messages", i, taken, len(p.free), p.cfg.Sends, flying)
+			if taken := p.cfg.Sends - p.out.Left(); flying > taken {
+				t.Fatalf("rank %d: %d send buffers are taken of %d, with %d messages", i, taken, p.cfg.Sends, flying)
 			}
 		}
 	}

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"encoding/binary"
 
 	"github.com/ibconduit/conduit/internal/fabric"
 )
@@ -18,9 +17,8 @@ func (l *lane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Hand
 	if err := l.check("put", peer, off, uint64(len(src))); err != nil {
 		return fabric.Done, err
 	}
-	l.count.Puts++
-	l.count.PutBytes += uint64(len(src))
-	o, err := l.start(opPut, peer, off, f)
+	l.count.Start(fabric.KindPut, uint64(len(src)))
+	o, err := l.start(fabric.KindPut, peer, off, f)
 	if err != nil {
 		return fabric.Done, err
 	}
@@ -33,10 +31,9 @@ func (l *lane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Hand
 	if err := l.check("get", peer, off, uint64(len(dst))); err != nil {
 		return fabric.Done, err
 	}
-	l.count.Gets++
-	l.count.GetBytes += uint64(len(dst))
+	l.count.Start(fabric.KindGet, uint64(len(dst)))
 	l.count.Direct++
-	o, err := l.start(opGet, peer, off, f)
+	o, err := l.start(fabric.KindGet, peer, off, f)
 	if err != nil {
 		return fabric.Done, err
 	}
@@ -53,11 +50,11 @@ func (l *lane) check(op string, peer int, off, n uint64) error {
 	if err := l.n.refuse(op, peer); err != nil {
 		return err
 	}
-	return fabric.CheckRange(op, peer, off, n, uint64(len(l.n.r.w.ranks[peer].segment)))
+	return fabric.CheckTarget(l.n, op, peer, off, n)
 }
 
 // start makes an operation, when there is room for it.
-func (l *lane) start(kind opKind, peer int, off uint64, flags fabric.Flag) (*op, error) {
+func (l *lane) start(kind fabric.Kind, peer int, off uint64, flags fabric.Flag) (*op, error) {
 	f := l.flows[int32(peer)]
 	if f == nil {
 		f = &flow{l: l, peer: int32(peer)}
@@ -68,7 +65,14 @@ func (l *lane) start(kind opKind, peer int, off uint64, flags fabric.Flag) (*op,
 		l.count.Stalls++
 		var unbounded context.Context // room comes, or the peer is found down
 		if err := l.until(unbounded, reason{"waits for room in the queue to rank", peer}, want{flow: f}); err != nil {
-			l.uncount(kind)
+			switch kind { // it could not even wait
+			case fabric.KindPut:
+				l.count.Puts--
+			case fabric.KindGet:
+				l.count.Gets--
+			case fabric.KindAtomic:
+				l.count.Atomics--
+			}
 			return nil, err
 		}
 	}
@@ -79,45 +83,6 @@ func (l *lane) start(kind opKind, peer int, off uint64, flags fabric.Flag) (*op,
 	f.flight++
 	l.flight++
 	return o, nil
-}
-
-// uncount is for an operation that could not even wait.
-func (l *lane) uncount(kind opKind) {
-	switch kind {
-	case opPut:
-		l.count.Puts--
-	case opGet:
-		l.count.Gets--
-	case opAtomic:
-		l.count.Atomics--
-	}
-}
-
-func (l *lane) take() *op {
-	if k := len(l.free); k > 0 {
-		o := l.ops[l.free[k-1]]
-		l.free = l.free[:k-1]
-		return o
-	}
-	o := &op{l: l, id: int32(len(l.ops)), gen: 1}
-	o.timer.owner = o
-	l.ops = append(l.ops, o)
-	return o
-}
-
-// recycle makes the handle void.
-func (l *lane) recycle(o *op) {
-	o.gen++
-	o.phase, o.buf, o.err, o.done, o.orphan, o.f, o.group, o.memory, o.result = idle, nil, nil, 0,
-		false, nil, nil, nil, nil
-	l.free = append(l.free, o.id)
-}
-
-// collect spends a handle.
-func (l *lane) collect(o *op) (uint64, error) {
-	old, err := o.old, o.err
-	l.recycle(o)
-	return old, err
 }
 
 // post sends an operation.
@@ -165,139 +130,54 @@ func (l *lane) ring() {
 // send puts an operation on its way.
 func (o *op) send() {
 	o.l.count.Requests++
-	if o.l.n.down[o.f.peer] != nil {
+	if o.l.n.deaths.Cause(int(o.f.peer)) != nil {
 		o.fail()
 		return
 	}
 	w, a, b := o.l.n.r.w, o.l.n.r.id, o.f.peer
 	w.emit(markPut+mark(o.kind), a, b, o.off, uint64(len(o.buf)))
 	o.phase = outward
-	if o.kind != opPut {
+	if o.kind != fabric.KindPut {
 		w.arm(&o.timer, w.paths.transit(a, b, headerBytes))
 		return
 	}
 	o.f.last = max(o.f.last, w.paths.transit(a, b, headerBytes+len(o.buf)))
 	o.at = o.f.last
-	o.f.puts.push(o)
-	if o.f.puts.len() == 1 {
+	o.f.puts.Push(o)
+	if o.f.puts.Len() == 1 {
 		w.arm(&o.f.timer, o.at)
 	}
 }
 
-// fire of a flow: its first put arrives.
-func (f *flow) fire(t *timer) {
-	n := f.l.n
-	w, o := n.r.w, *f.puts.item(0)
-	switch w.paths.passes(t, n.r.id, f.peer, w.paths.blocked(n.r.id, f.peer)) {
-	case hold:
-		return
-	case lost:
-		n.reportDown(f.peer, errSilent)
-		return
-	}
-	target := &w.ranks[f.peer]
-	rest := o.buf[o.done:]
-	if o.done == 0 && len(rest) > tearBytes && w.rng.below(4) == 0 {
-		o.done = int(w.rng.below(int64(len(rest)))) &^ 7
-		copy(target.segment[o.off:], rest[:o.done])
-		w.touch(target)
-		w.arm(t, w.now+1+w.rng.below(2000))
-		return
-	}
-	copy(target.segment[o.off+uint64(o.done):], rest)
-	w.touch(target)
-	f.puts.pop()
-	if f.puts.len() > 0 {
-		w.arm(t, (*f.puts.item(0)).at)
-	}
-	o.back(0)
-}
-
-// fire of an operation: it arrives, if it is no put, or its answer does.
-func (o *op) fire(t *timer) {
-	n := o.l.n
-	w, peer := n.r.w, o.f.peer
-	blocked := w.paths.blocked(n.r.id, peer)
-	if o.phase == homeward {
-		blocked = w.paths.blockedBack(t, n.r.id, peer)
-	}
-	switch w.paths.passes(t, n.r.id, peer, blocked) {
-	case hold:
-		return
-	case lost:
-		n.reportDown(peer, errSilent)
-		return
-	}
-	if o.phase == homeward {
-		o.finish(nil)
-		return
-	}
-	if o.kind == opAtomic {
-		o.apply(&w.ranks[peer])
-		o.back(0)
-		return
-	}
-	copy(o.buf, w.ranks[peer].segment[o.off:])
-	o.back(len(o.buf))
-}
-
-// back sends the answer.
-func (o *op) back(bytes int) {
-	n := o.l.n
-	w := n.r.w
-	w.emit(markApply, o.f.peer, n.r.id, o.off, uint64(len(o.buf)))
-	if n.r.dead {
-		return
-	}
-	o.phase = homeward
-	w.arm(&o.timer, w.paths.transit(o.f.peer, n.r.id, headerBytes+bytes))
-}
-
-// finish completes an operation.
-func (o *op) finish(err error) {
-	l := o.l
-	w := l.n.r.w
-	w.emit(markComplete, l.n.r.id, o.f.peer, o.off, uint64(len(o.buf)))
-	o.phase, o.err = complete, err
-	o.f.flight--
-	l.flight--
-	if o.memory != nil {
-		o.memory.Unuse()
-	}
-	if o.result != nil && err == nil {
-		binary.NativeEndian.PutUint64(o.result, o.old)
-	}
-	if err != nil {
-		l.count.Errors++
+// source makes src, perhaps in registered memory, what a put sends.
+func (l *lane) source(o *op, src []byte, m *fabric.Memory) {
+	if m == nil && len(src) <= copyMax {
+		l.count.Inline++
+		o.buf = o.inline[:copy(o.inline[:], src)]
 	} else {
-		l.count.Completed++
-	}
-	if err != nil && (o.implicit || o.group != nil) {
-		err = &fabric.OpError{Op: o.name(), Rank: int(o.f.peer), Off: o.off, Len: o.bytes(), Err: err}
-	}
-	switch g := o.group; {
-	case g != nil:
-		g.end(l, err)
-	case o.implicit && err != nil:
-		l.failed.Add(err.(*fabric.OpError))
-	}
-	l.notify()
-	if o.implicit || o.orphan || o.group != nil {
-		l.recycle(o)
+		l.count.Direct++
+		o.buf = src
 	}
 }
 
-// bytes is what the operation concerns of the peer's segment.
-func (o *op) bytes() uint64 {
-	if o.kind == opAtomic {
-		return 8
+// until waits until something is so.
+func (l *lane) until(ctx context.Context, why reason, x want) error {
+	l.ring()
+	w := l.n.r.w
+	for !l.fulfils(x) {
+		t, err := w.task(why.what)
+		if err != nil {
+			return err
+		}
+		if ctx != nil && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		l.waiter, l.want = t, x
+		err = t.park(why, ctx, forever)
+		l.waiter = nil
+		if err != nil {
+			return err
+		}
 	}
-	return uint64(len(o.buf))
-}
-
-// scribble makes it plain that the memory is not the program's.
-func scribble(b []byte) {
-	for i := range b {
-		b[i] = 0xdb
-	}
+	return nil
 }

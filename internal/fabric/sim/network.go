@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"os"
-	"unsafe"
 
 	"github.com/ibconduit/conduit/internal/fabric"
 )
@@ -18,10 +17,10 @@ type Network struct {
 	r         *Rank
 	state     state
 	absent    map[int32]struct{} // ranks that it does not serve; nil: none
-	down      map[int32]error    // dead ranks, and how that was found out
-	lanes     []*lane            // open
-	endpoints []*endpoint        // by number; nil: never opened
-	open      int                // of endpoints
+	deaths    fabric.Deaths
+	lanes     []*lane     // open
+	endpoints []*endpoint // by number; nil: never opened
+	open      int         // of endpoints
 }
 
 type state uint8
@@ -32,7 +31,10 @@ const (
 	closed
 )
 
-var _ fabric.Messenger = (*Network)(nil)
+var (
+	_ fabric.Messenger = (*Network)(nil)
+	_ fabric.Peers     = (*Network)(nil)
+)
 
 const (
 	copyMax = 192 // as verbs with inline data
@@ -47,12 +49,6 @@ const (
 )
 
 var addrMagic = []byte("ibcV")
-
-// words is memory aligned to 8 bytes.
-func words(n int) []byte {
-	w := make([]uint64, n/8)
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(w))), n)
-}
 
 // Name is "sim".
 func (n *Network) Name() string { return "sim" }
@@ -117,76 +113,31 @@ func (n *Network) MessageLimits() fabric.MessageLimits {
 	return fabric.MessageLimits{MaxMessage: maxMessage, MaxNote: maxNote, MaxSlots: maxSlots, Endpoints: maxEndpoints}
 }
 
-// PeerDown makes everything that has to do with the rank fail.
-func (n *Network) PeerDown(rank int, cause error) {
-	if rank < 0 || rank >= len(n.r.w.ranks) || n.r.dead {
-		return
-	}
-	if cause == nil {
-		cause = errors.New("reported without a cause")
-	}
-	n.markDown(int32(rank), cause)
-}
-
-// markDown reports whether it was the first to know.
-func (n *Network) markDown(rank int32, cause error) bool {
-	if rank == n.r.id || n.down[rank] != nil {
-		return false
-	}
-	if n.down == nil {
-		n.down = make(map[int32]error)
-	}
-	n.down[rank] = cause
-	n.r.w.emit(markDown, n.r.id, rank, 0, 0)
-	for _, l := range n.lanes {
-		l.peerDown(rank)
-	}
-	for _, p := range n.endpoints {
-		if p != nil && !p.closed {
-			p.peerDown(rank, cause)
-		}
-	}
-	return true
-}
-
-// reportDown is markDown for what traffic shows.
-func (n *Network) reportDown(rank int32, cause error) {
-	if n.r.dead || !n.markDown(rank, cause) {
-		return
-	}
-	if f := n.r.w.cfg.OnDown; f != nil {
-		n.r.Go("OnDown", func(context.Context) error { f(n.r, int(rank), cause); return nil })
-	}
-}
-
 // refuse is why nothing can be sent to a rank, if so.
 func (n *Network) refuse(op string, peer int) error {
-	if err := n.served(op, peer); err != nil {
-		return err
-	}
-	if len(n.down) > 0 {
-		if cause := n.down[int32(peer)]; cause != nil {
-			return &fabric.PeerDownError{Rank: peer, Op: op, Cause: cause}
-		}
-	}
-	return nil
-}
-
-// served is nil for a rank that the network serves, down or not.
-func (n *Network) served(op string, peer int) error {
-	size := len(n.r.w.ranks)
 	if n.r.dead {
 		return errKilled
 	}
-	if peer < 0 || peer >= size {
-		return &fabric.RankError{Op: op, Rank: peer, Size: size}
+	if err := fabric.CheckServed(n, op, peer); err != nil {
+		return err
+	}
+	return n.deaths.Err(op, peer)
+}
+
+// Size is the number of ranks.
+func (n *Network) Size() int { return len(n.r.w.ranks) }
+
+// SegmentSize is the size of the segment of a rank that the network serves.
+func (n *Network) SegmentSize(peer int) (size uint64, served bool) {
+	if peer < 0 || peer >= len(n.r.w.ranks) {
+		return 0, false
 	}
 	if len(n.absent) > 0 {
 		if _, ok := n.absent[int32(peer)]; ok {
-			return &fabric.RankError{Op: op, Rank: peer, Size: size}
+			return 0, false
 		}
 	}
-	return nil
+	return uint64(len(n.r.w.ranks[peer].segment)), true
 }
 
 // NewLane opens a lane.
@@ -216,16 +167,4 @@ func (n *Network) Close() error {
 	}
 	n.state = closed
 	return nil
-}
-
-// die is the death of the rank: a random part of what is on its way arrives.
-func (n *Network) die() {
-	for _, l := range n.lanes {
-		l.die()
-	}
-	for _, p := range n.endpoints {
-		if p != nil {
-			p.die()
-		}
-	}
 }

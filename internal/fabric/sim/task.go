@@ -86,7 +86,7 @@ func (w *World) spawn(r *Rank, name string, ctx *vctx, f func(context.Context) e
 	if t.frozen = r != nil && r.dead; !t.frozen {
 		w.live++
 	}
-	w.runq.push(t)
+	w.runq.Push(t)
 }
 
 // begin makes the coroutine. A task that never runs has none.
@@ -166,7 +166,7 @@ func (w *World) wake(t *task) {
 	}
 	t.state = ready
 	w.emit(markWake, t.id(), -1, uint64(t.serial), 0)
-	w.runq.push(t)
+	w.runq.Push(t)
 }
 
 // fire ends a task's wait in time.
@@ -202,16 +202,16 @@ func (t *task) park(why reason, ctx context.Context, until int64) error {
 func (t *task) sleep() {
 	w := t.w
 	for w.fatal == nil && !t.frozen {
-		if w.runq.len() == 0 {
+		if w.runq.Len() == 0 {
 			if !w.settle() {
 				w.step()
 			}
 			continue
 		}
-		if *w.runq.item(0) != t {
+		if *w.runq.Item(0) != t {
 			break
 		}
-		w.runq.pop()
+		w.runq.Pop()
 		w.current = t
 		w.touch(t.r)
 		return
@@ -251,7 +251,7 @@ func (w *World) unwind() {
 	}
 	all := false
 	defer func() {
-		w.current, w.live, w.runq = nil, 0, ring[*task]{}
+		w.current, w.live, w.runq = nil, 0, queue.Ring[*task]{}
 		if !all { // a task ended its test while it was ended itself
 			w.unwind()
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+	"unsafe"
 
 	"github.com/ibconduit/conduit/internal/queue"
 )
@@ -25,7 +26,7 @@ type World struct {
 	events uint64
 	heap   heap
 
-	runq    ring[*task]
+	runq    queue.Ring[*task]
 	current *task
 	tasks   queue.List[task] // all that have not ended, in the order of their starts
 	live    int              // of them, those of ranks that live
@@ -165,8 +166,8 @@ func (w *World) run() error {
 	defer w.unwind() // also when a task panics, or ends the test
 	for w.live > 0 && w.fatal == nil {
 		switch {
-		case w.runq.len() > 0:
-			w.resume(w.runq.pop())
+		case w.runq.Len() > 0:
+			w.resume(w.runq.Pop())
 		case w.settle():
 		default:
 			w.step()
@@ -239,7 +240,7 @@ func (w *World) settle() bool {
 		}
 	}
 	w.touched = w.touched[:0]
-	return w.runq.len() > 0
+	return w.runq.Len() > 0
 }
 
 // touch has settle look at the words of a rank, or of all.
@@ -308,4 +309,10 @@ func (w *World) Sleep(ctx context.Context, d time.Duration) error {
 		}
 	}
 	return nil
+}
+
+// words is memory aligned to 8 bytes.
+func words(n int) []byte {
+	w := make([]uint64, n/8)
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(w))), n)
 }

@@ -57,7 +57,7 @@ type Result struct {
 	OnlyOld []string `json:"only_old,omitempty"` // points that the other side lacks
 	OnlyNew []string `json:"only_new,omitempty"`
 	Skipped []string `json:"not_compared,omitempty"` // figures that both have, with the reason
-	Notes   []string `json:"notes,omitempty"`        // differences of the machines and settings
+	Notes   []string `json:"notes,omitempty"`        // differences of the machines
 }
 
 // Slower reports whether a point is.
@@ -81,9 +81,7 @@ func point(s *report.Series) string {
 	add(p.Ack, "--ack")
 	add(p.Bidi, "--bidi")
 	add(p.Local != "", "--local %s", p.Local)
-	join := s.Kind == plan.Join // its size is a number of ranks
-	add(!join, "size %d", s.Size)
-	add(join, "segment %d", p.Segment)
+	add(true, "size %d", s.Size)
 	add(s.Kind == plan.Cache, "cache %s", s.Text("cache.side"))
 	add(s.Kind == plan.Flow, "%s", s.Text("flow.arm"))
 	add(s.Value("flow.limit") > 0, "limit %.0f", s.Value("flow.limit"))
@@ -91,14 +89,12 @@ func point(s *report.Series) string {
 	add(p.Depth > 1 || throughput, "depth %d", p.Depth)
 	add(p.Lanes > 1 || throughput, "lanes %d", p.Lanes)
 	add(p.Goroutines > 0, "goroutines %d", p.Goroutines)
-	add(p.Chain > 1, "chain %d", p.Chain)
 	add(p.PerSecond > 0, "at %g/s", p.PerSecond)
 	add(p.Regions > 0, "regions %d", p.Regions)
 	add(p.Origin != "", "origin %s", p.Origin)
-	add(p.Live > 0, "live %d", p.Live)
 	add(p.Steps > 0, "steps %d", p.Steps)
 	add(p.Walk > 0, "walk %d", p.Walk)
-	add(s.Env.Ranks > 2 || join || s.Kind == plan.Flow, "ranks %d", s.Env.Ranks)
+	add(s.Env.Ranks > 2 || s.Kind == plan.Flow, "ranks %d", s.Env.Ranks)
 	return name + " " + s.Env.Fabric
 }
 
@@ -124,11 +120,10 @@ func rounds(s *report.Series) (all []report.Figures) {
 type side struct {
 	figures map[string][]report.Figures
 	unit    map[string]string
-	series  map[string][]*report.Series
 }
 
 func sideWith(all []*report.Series) side {
-	x := side{map[string][]report.Figures{}, map[string]string{}, map[string][]*report.Series{}}
+	x := side{map[string][]report.Figures{}, map[string]string{}}
 	for _, s := range all {
 		if s.Text("flow.failed") != "" {
 			continue
@@ -136,7 +131,6 @@ func sideWith(all []*report.Series) side {
 		name := point(s)
 		x.figures[name] = append(x.figures[name], rounds(s)...)
 		x.unit[name] = s.Result.Unit
-		x.series[name] = append(x.series[name], s)
 	}
 	return x
 }
@@ -162,7 +156,6 @@ func Compare(older, newer []*report.Series, asked []string, threshold float64) *
 			r.OnlyOld = append(r.OnlyOld, name)
 			continue
 		}
-		r.Notes = append(r.Notes, settings(name, x.series[name], y.series[name])...)
 		for _, m := range metrics {
 			latency := x.unit[name] == "ns"
 			if latency && !slices.Contains(asked, m.name) || !latency && m.name != "mean" {
@@ -197,7 +190,8 @@ func pick(all []report.Figures, of func(report.Figures) float64) (v []float64) {
 func incomparable(metric string, older, newer []float64) string {
 	for i, v := range [][]float64{older, newer} {
 		if stats.Median(v) <= 0 {
-			return fmt.Sprintf("its %s in the %s is 0 or was not reported, and no change can be told", metric, [...]string{"first", "second"}[i])
+			return fmt.Sprintf("its %s in the %s is 0 or was not reported, and no change can be told", metric,
+				[...]string{"first", "second"}[i])
 		}
 	}
 	return ""

@@ -46,24 +46,6 @@ func machines(older, newer []*report.Series) (notes []string) {
 	return notes
 }
 
-// settings are those of a point that differ, and are no part of its name.
-func settings(point string, older, newer []*report.Series) (notes []string) {
-	for _, t := range []trait{
-		{"the number of operations per sample", func(s *report.Series) string { return fmt.Sprint(max(s.Result.OpsPerSample, 1)) }},
-		{"whether all operations are at one place", func(s *report.Series) string { return fmt.Sprint(s.Plan.Place) }},
-		{"the heap's size", func(s *report.Series) string { return fmt.Sprint(s.Plan.HeapBytes) }},
-		{"what is set of the cache", func(s *report.Series) string {
-			c := s.Plan.CacheSizes
-			return fmt.Sprintf("[pages %d of %d, lines of %d, policy %q, mapped %t]", c.Pages, c.PageSize, c.LineSize, c.Policy, s.Plan.Mapped)
-		}},
-	} {
-		if how := t.differs(older, newer); how != "" {
-			notes = append(notes, point+": "+t.what+" differs: "+how)
-		}
-	}
-	return notes
-}
-
 // differs says how; "" where all of both sides are alike.
 func (t trait) differs(older, newer []*report.Series) string {
 	values := func(all []*report.Series) (v []string) {

@@ -17,8 +17,10 @@ var eventGroups = []struct {
 	classes memevents.Classes
 	without string
 }{
-	{"events-c", "calls of C code through the libc", memevents.CalledFromC, "nothing can be cached, each operation registers"},
-	{"events-malloc", "what free and malloc_trim give back", memevents.Set(memevents.LibcFree, memevents.LibcBrk), "buffers from malloc are registered for each operation"},
+	{"events-c", "calls of C code through the libc", memevents.CalledFromC,
+		"nothing can be cached, each operation registers"},
+	{"events-malloc", "what free and malloc_trim give back", memevents.Set(memevents.LibcFree, memevents.LibcBrk),
+		"buffers from malloc are registered for each operation"},
 	{
 		"events-go", "calls of Go's runtime and of package syscall", memevents.Set(memevents.RawUnmap, memevents.RawDiscard),
 		"mappings of package syscall and memory of unknown origin are registered for each operation; the Go heap's are kept alive with their registrations",
@@ -31,7 +33,8 @@ var eventGroups = []struct {
 func (x *examination) memoryEvents() {
 	for _, v := range memevents.Variables() {
 		if !v.Valid(x.env(v.Name)) {
-			x.fail("events-env", fmt.Sprintf("%s=%q means nothing: jobs do not start", v.Name, x.env(v.Name)), "unset "+v.Name+", or set it to "+v.Want)
+			x.fail("events-env", fmt.Sprintf("%s=%q means nothing: jobs do not start", v.Name, x.env(v.Name)),
+				"unset "+v.Name+", or set it to "+v.Want)
 		}
 	}
 	r := x.events()

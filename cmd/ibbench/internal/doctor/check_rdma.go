@@ -34,13 +34,13 @@ func (x *examination) library() {
 	}
 	dir, version := x.findLibrary()
 	if dir == "" {
-		x.missing("libibverbs", "not installed", x.install(libraryPackages))
+		x.missing("libibverbs", "not installed", x.installLibrary())
 		return
 	}
 	x.ok("libibverbs", fmt.Sprintf("%s in %s", version, dir))
 	providers := x.providers(dir)
 	if len(providers) == 0 {
-		x.missing("providers", "none in "+dir+"/libibverbs: no device can be used", x.install(libraryPackages))
+		x.missing("providers", "none in "+dir+"/libibverbs: no device can be used", x.installLibrary())
 		return
 	}
 	x.ok("providers", strings.Join(providers, " "))
@@ -52,7 +52,8 @@ var libraryVersion = regexp.MustCompile(`^libibverbs\.so\.(\d+\.\d+\.(\d+)\.\d+)
 // file's name is rdma-core's (its CMakeLists.txt: IBVERBS_PABI..., PACKAGE_VERSION).
 func (x *examination) findLibrary() (dir, version string) {
 	dirs := strings.Split(x.env("LD_LIBRARY_PATH"), ":")
-	dirs = append(dirs, "/usr/lib/"+x.arch+"-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64", "/lib", "/usr/local/lib", "/usr/local/lib64")
+	dirs = append(dirs, "/usr/lib/"+x.arch+"-linux-gnu", "/usr/lib64", "/usr/lib", "/lib64", "/lib", "/usr/local/lib",
+		"/usr/local/lib64")
 	for _, d := range dirs {
 		if !strings.HasPrefix(d, "/") || !x.Exists(d+"/libibverbs.so.1") {
 			continue
@@ -82,8 +83,10 @@ func (x *examination) devices() {
 	devs, err := x.machine.devices()
 	inKernel := x.Names(sysInfiniband)
 	if x.opts.Device != "" {
-		if devs = slices.DeleteFunc(devs, func(d device) bool { return d.Name != x.opts.Device }); err == nil && len(devs) == 0 {
-			x.missing("device", fmt.Sprintf("there is no device %s; the kernel has: %s", x.opts.Device, orNone(inKernel)), "name one of those, or none")
+		if devs = slices.DeleteFunc(devs, func(d device) bool { return d.Name != x.opts.Device }); err == nil &&
+			len(devs) == 0 {
+			x.missing("device", fmt.Sprintf("there is no device %s; the kernel has: %s", x.opts.Device,
+				cmp.Or(strings.Join(inKernel, ", "), "none")), "name one of those, or none")
 			return
 		}
 	}
@@ -105,13 +108,6 @@ func (x *examination) devices() {
 	}
 }
 
-func orNone(names []string) string {
-	if len(names) == 0 {
-		return "none"
-	}
-	return strings.Join(names, ", ")
-}
-
 func (x *examination) libraryFailed(err error, inKernel []string) {
 	var ve *verbs.Error
 	detail, todo := err.Error(), ""
@@ -123,7 +119,7 @@ func (x *examination) libraryFailed(err error, inKernel []string) {
 		case errors.Is(err, verbs.ErrNoLibrary):
 			detail = "libibverbs cannot be loaded: " + ve.Detail
 			if x.env(verbs.EnvLibrary) == "" {
-				todo = x.install(libraryPackages)
+				todo = x.installLibrary()
 			}
 		}
 	}
@@ -139,11 +135,12 @@ func (x *examination) unseen(name string) {
 	what := name + ": the kernel has it, libibverbs does not"
 	switch uverbs := x.uverbs(name); {
 	case uverbs == "" && x.Container(x.env) != "":
-		x.missing("device", what+": /sys/class/infiniband_verbs has no device for it", "pass /dev/infiniband into the container")
+		x.missing("device", what+": /sys/class/infiniband_verbs has no device for it",
+			"pass /dev/infiniband into the container")
 	case uverbs == "":
 		x.missing("device", what+": the module ib_uverbs is not loaded", x.sudo("modprobe ib_uverbs"))
 	default:
-		x.missing("device", what+": no provider knows it"+x.driverOf(name), x.install(libraryPackages))
+		x.missing("device", what+": no provider knows it"+x.driverOf(name), x.installLibrary())
 	}
 }
 
@@ -198,7 +195,8 @@ func (x *examination) device(d device) {
 		detail += ", " + u + " can be opened"
 	}
 	if l, group := x.RDMALimit(d.Name); l != "" {
-		x.warn("device", fmt.Sprintf("%s; cgroup %s limits it to %s", detail, group, l), "raise rdma.max of the group, or use fewer workers (IBCONDUIT_WORKERS)")
+		x.warn("device", fmt.Sprintf("%s; cgroup %s limits it to %s", detail, group, l),
+			"raise rdma.max of the group, or use fewer workers (IBCONDUIT_WORKERS)")
 	} else {
 		x.ok("device", detail)
 	}
@@ -311,7 +309,7 @@ func (x *examination) gid(name string, p port, netdev string) bool {
 	}
 	local := c.GID.Addr().IsLinkLocalUnicast() || c.Type == verbs.GIDTypeRoCEv1
 	if p.Attr.LinkLayer == verbs.LinkEthernet && local {
-		x.warn("gid", detail, x.sudo(fmt.Sprintf("ip addr add ADDRESS/PREFIX dev %s", orWord(netdev, "INTERFACE"))))
+		x.warn("gid", detail, x.sudo(fmt.Sprintf("ip addr add ADDRESS/PREFIX dev %s", cmp.Or(netdev, "INTERFACE"))))
 		return true
 	}
 	x.ok("gid", detail)
@@ -344,13 +342,6 @@ func brief(reasons []string) []string {
 	return append(slices.Clone(reasons[:most]), fmt.Sprintf("and %d more", len(reasons)-most))
 }
 
-func orWord(s, def string) string {
-	if s == "" {
-		return def
-	}
-	return s
-}
-
 // roceMTU is the interface's MTU that carries 4096 bytes of payload with all
 // headers of RoCEv2 (drivers/infiniband/sw/rxe/rxe_param.h, RXE_MAX_HDR_LENGTH 80, and its like).
 const roceMTU = 4200
@@ -367,15 +358,15 @@ func (x *examination) mtu(name string, a verbs.PortAttr, netdev string) {
 	case a.ActiveMTU >= a.MaxMTU:
 		x.ok("mtu", detail)
 	case a.LinkLayer == verbs.LinkEthernet:
-		x.warn("mtu", detail+": more packets than need be", x.sudo(fmt.Sprintf("ip link set %s mtu %d", orWord(netdev, "INTERFACE"), roceMTU))+
-			"   (9000 where the switch allows; on all hosts)")
+		x.warn("mtu", detail+": more packets than need be",
+			x.sudo(fmt.Sprintf("ip link set %s mtu %d", cmp.Or(netdev, "INTERFACE"), roceMTU))+
+				"   (9000 where the switch allows; on all hosts)")
 	default:
 		x.warn("mtu", detail+": more packets than need be", "mtu=5 for the partition in opensm's partitions.conf")
 	}
 }
 
-// memlock registers memory where there is a device, and else says what the
-// limit would allow.
+// memlock compares the limit with what a rank locks, and registers as much where there is a device.
 func (x *examination) memlock() {
 	soft, hard, err := x.rlimit(rlimitMemlock)
 	if err != nil {
@@ -401,72 +392,36 @@ func (x *examination) memlock() {
 	}
 	short := ""
 	if room := hard - min(pinned, hard); !exempt && hard != unlimited && room < need {
-		short = size(need-room) + " less than the " + whatLocks(need)
+		short = fmt.Sprintf(": %s less than the %s that a rank of a job of two locks", size(need-room), size(need))
 	}
 	todo := remedy.Memlock(x.starter())
 	switch {
-	case x.usable != "":
-		x.memlockByTrying(x.usable, need, figures, short, todo)
 	case short != "":
-		x.missing("memlock", figures+": "+short+" (nothing to register it with here)", todo)
-	default:
+		x.unpins = x.usable != ""
+		x.missing("memlock", figures+short, todo)
+	case x.usable == "":
 		x.ok("memlock", figures+" (nothing to register memory with here)")
+	default:
+		x.memlockByTrying(x.usable, need, figures, todo)
 	}
 }
 
-// whatLocks says what so many bytes are.
-func whatLocks(n uint64) string {
-	return fmt.Sprintf("%s that a rank of a job of two locks", size(n))
-}
+// capIPCLock is CAP_IPC_LOCK of linux/capability.h.
+const capIPCLock = 14
 
-// defaultPin is Options.Pin where it is 0.
-const defaultPin = 256 << 20
-
-// memlockByTrying registers memory. short says that Join would not try: by the limit a rank has too
-// little.
-func (x *examination) memlockByTrying(dev string, need uint64, figures, short, todo string) {
-	want := min(cmp.Or(x.opts.Pin, defaultPin), sysinfo.KB(x.Table("/proc/meminfo")["MemAvailable"])/4)
-	if room, _, _, ok := x.MemoryRoom(); ok {
-		want = min(want, room/4)
-	}
-	const page = 4096
-	want = max(want&^(page-1), page)
-	pinned, raised, err := x.pin(dev, want)
-	if errors.Is(err, syscall.ENOMEM) && pinned < need && short == "" { // it tries doubled sizes
-		if _, again, err := x.pin(dev, need); err == nil {
-			pinned, raised = need, again
-		}
-	}
-	detail := fmt.Sprintf("registered %s on %s", size(pinned), dev)
+// memlockByTrying registers as much memory as a rank locks.
+func (x *examination) memlockByTrying(dev string, need uint64, figures, todo string) {
+	raised, err := x.pin(dev, need)
+	detail := fmt.Sprintf("%s, which a rank of a job of two locks, on %s", size(need), dev)
 	if raised {
 		detail += " with the soft limit raised to the hard one, as Join does where a rank needs verbs"
 	}
-	detail += "; " + figures
-	switch {
-	case err == nil && short == "":
-		x.ok("memlock", detail)
-		return
-	case short != "":
-		x.unpins = true
-		x.missing("memlock", detail+": "+short, todo)
-		return
-	case !errors.Is(err, syscall.ENOMEM):
-		x.missing("memlock", detail+"; more: "+err.Error(), "")
+	if err == nil {
+		x.ok("memlock", "registered "+detail+"; "+figures)
 		return
 	}
-	detail += "; more was refused"
-	if pinned >= need {
-		x.warn("memlock", detail, todo)
-		return
+	if x.unpins = true; !errors.Is(err, syscall.ENOMEM) {
+		todo = ""
 	}
-	x.unpins = true
-	x.missing("memlock", detail+": "+size(need-pinned)+" less than the "+whatLocks(need), todo)
-}
-
-func (x *examination) perftest() {
-	if x.find("ib_write_lat") == "" {
-		x.warn("perftest", "not installed: ibbench perftest has nothing to compare with", x.install(perftestPackages))
-		return
-	}
-	x.ok("perftest", "installed")
+	x.missing("memlock", "cannot register "+detail+": "+err.Error()+"; "+figures, todo)
 }

@@ -21,9 +21,6 @@ type Options struct {
 	Device string
 	// GID is a GID table index in decimal or "auto", as conduit.Config has it.
 	GID string
-	// Pin is how much memory to register at most, in bytes. Default: 256 MiB,
-	// and never more than a quarter of what is free.
-	Pin uint64
 	// Format is "text" or "json". Default: "text".
 	Format string
 }
@@ -86,11 +83,10 @@ type examination struct {
 func examine(ctx context.Context, m *machine, opts Options) Report {
 	x := &examination{machine: m, opts: opts}
 	steps := []func(){
-		x.system, x.sharedMemory, x.segment, x.launcher,
-		x.processors, x.clock, x.cgroups, x.pressure, x.hugePages, x.numa, x.files, x.capabilities,
+		x.system, x.sharedMemory, x.launcher, x.processors, x.cgroups, x.pressure,
 	}
 	if opts.Fabric != "shm" {
-		steps = append(steps, x.library, x.devices, x.memlock, x.memoryEvents, x.software, x.perftest)
+		steps = append(steps, x.library, x.devices, x.memlock, x.memoryEvents, x.software)
 	}
 	for _, step := range steps {
 		if ctx.Err() != nil {
@@ -156,7 +152,8 @@ func (r Report) Text() string {
 	case r.Asked == "ibv":
 		verdict = "no job runs here over RDMA until what failed is mended"
 	}
-	fmt.Fprintf(&b, "\n%d ok, %s, %s: %s\n", count[OK], errtext.Count(count[Warn], "warning"), errtext.Count(count[Fail], "failure"), verdict)
+	fmt.Fprintf(&b, "\n%d ok, %s, %s: %s\n", count[OK], errtext.Count(count[Warn], "warning"),
+		errtext.Count(count[Fail], "failure"), verdict)
 	return b.String()
 }
 

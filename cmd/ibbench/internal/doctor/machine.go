@@ -3,7 +3,6 @@ package doctor
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/ibconduit/conduit/internal/errtext"
 	"github.com/ibconduit/conduit/internal/remedy"
@@ -23,14 +22,12 @@ type machine struct {
 
 	rlimit  func(resource int) (soft, hard uint64, err error)
 	open    func(path string) error // may this process open it to read and write?
-	share   func() error            // tries what package shm needs
-	mapping func(bytes int64) error // maps a segment of that size
-	clock   func() time.Duration    // cost of one reading
+	share   func() error            // has two ranks meet through shared memory
 	devices func() ([]device, error)
 	events  func() memevents.Report // which monitors see changes of the address space
 	locked  func() (uint64, error)  // what a rank of two locks, with this environment
-	// pin registers up to max bytes and returns how many went.
-	pin func(device string, max uint64) (pinned uint64, raised bool, err error)
+	// pin registers memory. raised says that the soft limit was raised for it.
+	pin func(device string, bytes uint64) (raised bool, err error)
 }
 
 // device is what libibverbs knows of one.
@@ -72,35 +69,25 @@ func (m *machine) starter() remedy.Starter {
 	return remedy.Shell
 }
 
-// software names of the distributions, by what is needed.
-type software struct{ deb, rpm, suse, arch, alpine string }
+// libraryPackages have libibverbs and its providers, by the command that installs them.
+var libraryPackages = []struct {
+	distro  []string
+	install string
+}{
+	{[]string{"debian", "ubuntu"}, "apt-get install rdma-core ibverbs-providers"},
+	{[]string{"fedora", "rhel", "centos"}, "dnf install rdma-core libibverbs"},
+	{[]string{"suse", "opensuse", "sles"}, "zypper install rdma-core libibverbs1"},
+	{[]string{"arch"}, "pacman -S rdma-core"}, {[]string{"alpine"}, "apk add rdma-core"},
+}
 
-var (
-	libraryPackages  = software{"rdma-core ibverbs-providers", "rdma-core libibverbs", "rdma-core libibverbs1", "rdma-core", "rdma-core"}
-	perftestPackages = software{"perftest", "perftest", "perftest", "", ""}
-	numactlPackages  = software{"numactl", "numactl", "numactl", "numactl", "numactl-tools"}
-)
-
-// install is the command that installs packages on this distribution.
-func (m *machine) install(s software) string {
-	d := m.Distro()
-	var cmd, packages string
-	switch {
-	case d.Is("debian", "ubuntu"):
-		cmd, packages = "apt-get install", s.deb
-	case d.Is("fedora", "rhel", "centos"):
-		cmd, packages = "dnf install", s.rpm
-	case d.Is("suse", "opensuse", "sles"):
-		cmd, packages = "zypper install", s.suse
-	case d.Is("arch"):
-		cmd, packages = "pacman -S", s.arch
-	case d.Is("alpine"):
-		cmd, packages = "apk add", s.alpine
+// installLibrary is the command for this distribution.
+func (m *machine) installLibrary() string {
+	for _, p := range libraryPackages {
+		if m.Distro().Is(p.distro...) {
+			return m.sudo(p.install)
+		}
 	}
-	if packages == "" {
-		return fmt.Sprintf("install what Debian calls %s", s.deb)
-	}
-	return m.sudo(cmd + " " + packages)
+	return "install what Debian calls rdma-core and ibverbs-providers"
 }
 
 // sudo is the command as this user must give it.

@@ -7,14 +7,12 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"time"
 
 	"github.com/ibconduit/conduit/internal/sysinfo"
 )
 
 const (
 	rlimitMemlock = iota
-	rlimitNofile
 )
 
 var errSystem = fmt.Errorf("the conduit needs Linux, this is %s: %w", runtime.GOOS, errors.ErrUnsupported)
@@ -26,8 +24,6 @@ func thisMachine() *machine {
 		rlimit:  func(int) (uint64, uint64, error) { return 0, 0, errSystem },
 		open:    func(string) error { return errSystem },
 		share:   func() error { return errSystem },
-		mapping: func(int64) error { return errSystem },
-		clock:   func() time.Duration { return 0 },
 		devices: askDevices, pin: tryPin, locked: lockedMemory,
 	}
 }

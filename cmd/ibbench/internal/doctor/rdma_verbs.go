@@ -40,50 +40,36 @@ func askDevice(name string) (d device) {
 	return d
 }
 
-// tryPin registers ever larger pieces of memory, up to max bytes. When one is
-// refused for want of a limit, the soft limit is raised to the hard one, as
-// Join does, and put back at the end.
-func tryPin(name string, max uint64) (pinned uint64, raised bool, err error) {
+// tryPin registers memory. When that is refused for want of a limit, the soft limit is raised to
+// the hard one, as Join does, and put back at the end.
+func tryPin(name string, bytes uint64) (raised bool, err error) {
 	ctx, err := verbs.Open(name)
 	if err != nil {
-		return 0, false, err
+		return false, err
 	}
 	defer func() { err = errors.Join(err, ctx.Close()) }()
 	pd, err := ctx.AllocPD()
 	if err != nil {
-		return 0, false, err
+		return false, err
 	}
 	defer func() { err = errors.Join(err, pd.Close()) }()
-	if most := ctx.Attr().MaxMRSize; most != 0 && most < max {
-		max = most
-	}
-	mem, err := unix.Mmap(-1, 0, int(max), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	mem, err := unix.Mmap(-1, 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
-		return 0, false, err
+		return false, err
 	}
 	defer unix.Munmap(mem)
 	var before unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &before); err != nil {
-		return 0, false, err
+		return false, err
 	}
-	defer func() {
-		if raised {
-			err = errors.Join(err, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &before))
-		}
-	}()
-	for n := uint64(4096); ; n = min(2*n, max) {
-		err := register(pd, mem[:n])
-		if errors.Is(err, unix.ENOMEM) && !raised && before.Cur < before.Max {
-			raised = unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: before.Max, Max: before.Max}) == nil
-			err = register(pd, mem[:n])
-		}
-		if err != nil {
-			return pinned, raised, err
-		}
-		if pinned = n; n == max {
-			return pinned, raised, nil
-		}
+	err = register(pd, mem)
+	if errors.Is(err, unix.ENOMEM) && before.Cur < before.Max &&
+		unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: before.Max, Max: before.Max}) == nil {
+		err = register(pd, mem)
+		return true, errors.Join(err, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &before))
 	}
+	return false, err
 }
 
 func register(pd *verbs.PD, mem []byte) error {

@@ -87,7 +87,8 @@ func describePort(x *verbs.Context, port, gid int) (*report.Device, error) {
 	return &report.Device{
 		Name: x.Name(), Port: port, Software: Software(x.Name()), Firmware: x.Attr().FirmwareVersion,
 		Link: attr.LinkLayer.String(), MTU: attr.ActiveMTU.Bytes(),
-		GIDIndex: choice.Index, GID: fmt.Sprint(choice.GID), GIDType: strings.TrimSpace(choice.Type.String()), Netdev: choice.Netdev,
-		NUMA: numaNode(x.Name()),
+		GIDIndex: choice.Index, GID: fmt.Sprint(choice.GID), GIDType: strings.TrimSpace(choice.Type.String()),
+		Netdev: choice.Netdev,
+		NUMA:   numaNode(x.Name()),
 	}, nil
 }

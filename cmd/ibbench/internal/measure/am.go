@@ -140,23 +140,14 @@ func (m *messages) finish(ctx context.Context, peer int) error {
 	return err
 }
 
-// stretch makes the calls of n samples, and counts what they allocate: nothing should, but for the
-// payloads of replies. Those are collected in between, since the collector is off while the clock
-// runs.
-func (c *caller) stretch(l *latency, n int, measured bool) error {
+// stretch makes the calls of n samples. Payloads of replies are collected in between, since the
+// collector is off while the clock runs.
+func (c *caller) stretch(l *latency, n int) error {
 	if len(c.payload) > 0 {
 		runtime.GC()
 	}
-	var before, after runtime.MemStats
-	first := c.number
-	runtime.ReadMemStats(&before)
 	if err := l.run(n); err != nil {
 		return err
-	}
-	runtime.ReadMemStats(&after)
-	if measured {
-		c.mallocs += after.Mallocs - before.Mallocs
-		c.counted += c.number - first
 	}
 	return c.m.finish(l.ctx, c.peer)
 }
@@ -168,9 +159,6 @@ func (s *session) reportCalls(pt plan.Point, l *latency, series *report.Series) 
 	}
 	if err := s.auditMessages(pt, series); err != nil {
 		return err
-	}
-	if series != nil {
-		series.Set("am.allocs_per_op", report.Round3(float64(l.calls.mallocs)/float64(max(l.calls.counted, 1))))
 	}
 	return s.job.Barrier(s.ctx)
 }
@@ -191,7 +179,8 @@ func (x *throughput) attend() error {
 func (x *throughput) newPosters() (all []*stream) {
 	m := x.s.messages
 	for i := range x.pt.Goroutines {
-		p := &poster{m: m, endpoint: m.endpoints[i%len(m.endpoints)], peer: x.peer, id: uint64(i), payload: x.s.local[:x.pt.Size]}
+		p := &poster{m: m, endpoint: m.endpoints[i%len(m.endpoints)], peer: x.peer, id: uint64(i),
+			payload: x.s.local[:x.pt.Size]}
 		all = append(all, &stream{ctx: x.s.ctx, op: post, posts: p})
 	}
 	return all
@@ -211,8 +200,10 @@ type audit struct {
 // counters of an endpoint, by the name of their metric.
 func counters(s *am.Stats) map[string]uint64 {
 	return map[string]uint64{
-		"am.sent": s.Calls + s.Posts, "am.handled": s.Handled, "am.rnr": s.Network.RNR, "am.no_credit": s.NoCredit, "am.no_buffer": s.NoBuffer, "am.no_reply": s.NoReply,
-		"am.queue_full": s.QueueFull, "am.controls": s.Controls, "am.copies": s.Copies, "am.parks": s.Parks, "am.sleeps": s.Sleeps, "am.hand_overs": s.HandOvers,
+		"am.sent": s.Calls + s.Posts, "am.handled": s.Handled, "am.rnr": s.Network.RNR, "am.no_credit": s.NoCredit,
+		"am.no_buffer": s.NoBuffer, "am.no_reply": s.NoReply,
+		"am.queue_full": s.QueueFull, "am.controls": s.Controls, "am.copies": s.Copies, "am.parks": s.Parks,
+		"am.sleeps": s.Sleeps, "am.hand_overs": s.HandOvers,
 	}
 }
 
@@ -266,11 +257,13 @@ func (s *session) auditMessages(pt plan.Point, series *report.Series) error {
 	}
 	if rnr := sum["am.rnr"]; rnr > 0 {
 		series.Result.Errors += int64(rnr)
-		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: %s met no receive buffer (RNR)", pt.Name(), errtext.Count(rnr, "message")))
+		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: %s met no receive buffer (RNR)", pt.Name(),
+			errtext.Count(rnr, "message")))
 	}
 	if sent, handled := sum["am.sent"], sum["am.handled"]; sent != handled {
 		series.Result.Errors++
-		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: requests sent: %d, handled: %d", pt.Name(), sent, handled))
+		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s: requests sent: %d, handled: %d", pt.Name(), sent,
+			handled))
 	}
 	if lockrank.OneLock {
 		series.Notes = append(series.Notes, "this build has one lock for everything (-tags biglock)")

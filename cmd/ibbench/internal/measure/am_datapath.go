@@ -66,9 +66,7 @@ type caller struct {
 	payload  []byte // empty: a Short
 	answer   []byte // memory for the echo of one
 	number   uint64
-	wrong    int64  // replies that were not what they should be
-	mallocs  uint64 // allocations of the calls that are counted
-	counted  uint64
+	wrong    int64 // replies that were not what they should be
 }
 
 // repeat makes k calls, each answered before the next.
@@ -96,7 +94,8 @@ func (c *caller) mediums(ctx context.Context, k int) error {
 		if err != nil {
 			return err
 		}
-		if r.Arg(0) != ^c.number || len(r.Data) != len(c.payload) || c.number%everyPayload == 0 && !bytes.Equal(r.Data, c.payload) {
+		if r.Arg(0) != ^c.number || len(r.Data) != len(c.payload) || c.number%everyPayload == 0 &&
+			!bytes.Equal(r.Data, c.payload) {
 			c.wrong++
 		}
 		c.number++
@@ -148,7 +147,8 @@ func (p *poster) drain(ctx context.Context) error {
 			return nil
 		}
 		if now()-begin > int64(drainTime) {
-			return fmt.Errorf("%d posts were sent, the peer has handled %d of them and %d wrong ones within %v", p.number, uint32(got), wrong, drainTime)
+			return fmt.Errorf("%d posts were sent, the peer has handled %d of them and %d wrong ones within %v", p.number,
+				uint32(got), wrong, drainTime)
 		}
 	}
 }

@@ -219,7 +219,8 @@ func (x *side) series(s *session, pt plan.Point, base *side) *report.Series {
 		return series
 	}
 	n := min(len(x.runs), len(base.runs))
-	series.SetSpread("cache.ratio", estimate(x.runs[:n], report.Round3, func(i int) float64 { return float64(base.runs[i].Elapsed) / float64(max(x.runs[i].Elapsed, 1)) }))
+	series.SetSpread("cache.ratio", estimate(x.runs[:n], report.Round3,
+		func(i int) float64 { return float64(base.runs[i].Elapsed) / float64(max(x.runs[i].Elapsed, 1)) }))
 	series.Set("cache.messages_ratio", ratio(mine["messages"], theirs["messages"]))
 	series.Set("cache.bytes_ratio", ratio(mine["bytes"], theirs["bytes"]))
 	return series

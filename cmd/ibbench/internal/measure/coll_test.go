@@ -8,7 +8,7 @@ import (
 )
 
 func collective(op string, size int64) plan.Point {
-	return plan.Point{Kind: plan.Coll, Op: op, Size: size, Depth: 1, Lanes: 1, Chain: 1, Iters: 4, Batch: 3, WarmupIters: 1}
+	return plan.Point{Kind: plan.Coll, Op: op, Size: size, Depth: 1, Lanes: 1, Iters: 4, Batch: 3, WarmupIters: 1}
 }
 
 var collectivePoints = []plan.Point{collective(plan.Barrier, 0), collective(plan.AllReduce, 8), collective(plan.AllReduce, 40<<10),

@@ -55,7 +55,7 @@ func (s *session) newLatency(pt plan.Point, a areas, peer int) *latency {
 	size := uint64(pt.Size)
 	end := (size + 7) &^ 7 // messages end with an aligned word
 	l := &latency{
-		ctx: s.ctx, w: s.workers[0], size: size, depth: pt.Depth, samples: samples{batch: 1, fixed: pt.Depth > 1 || pt.PerSecond > 0}, t: s.stamps,
+		ctx: s.ctx, w: s.workers[0], size: size, samples: samples{batch: 1, fixed: pt.PerSecond > 0}, t: s.stamps,
 		begin: a.remote + end - size, mark: a.remote + end - 8, mask: ^uint64(0),
 		src:  s.local[end-size : end],
 		word: conduit.At[uint64](peer, a.remote+end-8),
@@ -66,8 +66,6 @@ func (s *session) newLatency(pt plan.Point, a areas, peer int) *latency {
 	l.dst = conduit.At[byte](peer, l.begin)
 	l.tail = (*uint64)(unsafe.Pointer(&s.local[end-8]))
 	l.body = l.src[:max(size, 8)-8]
-	l.pending = make([]conduit.Pending, pt.Depth)
-	l.posted = make([]int64, pt.Depth)
 	l.op = operation(pt, s.job.FabricTo(peer) == conduit.FabricSHM)
 	if l.op == pingOrdered || size < 8 {
 		clear(l.src[len(l.body):]) // the mark's place
@@ -78,8 +76,9 @@ func (s *session) newLatency(pt plan.Point, a areas, peer int) *latency {
 // newCalls prepares the side of a round trip of active messages.
 func (s *session) newCalls(pt plan.Point, peer int) *latency {
 	return &latency{
-		ctx: s.ctx, w: s.workers[0], op: call, depth: 1, samples: samples{batch: 1}, t: s.stamps,
-		calls: &caller{m: s.messages, endpoint: s.messages.endpoints[0], peer: peer, payload: s.local[:pt.Size], answer: make([]byte, pt.Size)},
+		ctx: s.ctx, w: s.workers[0], op: call, samples: samples{batch: 1}, t: s.stamps,
+		calls: &caller{m: s.messages, endpoint: s.messages.endpoints[0], peer: peer, payload: s.local[:pt.Size],
+			answer: make([]byte, pt.Size)},
 	}
 }
 
@@ -116,7 +115,7 @@ func (l *latency) stretch(pt plan.Point, c command) error {
 	}
 	run := l.run
 	if l.calls != nil {
-		run = func(n int) error { return l.calls.stretch(l, n, c.Measured) }
+		run = func(n int) error { return l.calls.stretch(l, n) }
 	}
 	err := run(int(c.N))
 	l.taken, l.took = l.times(int(c.N)), l.elapsed
@@ -164,7 +163,7 @@ func (s *session) checkLatency(pt plan.Point, l *latency) (wrong int64, err erro
 		if err != nil {
 			return 0, err
 		}
-		if sum != l.seq && (l.op == fetchAdd || pt.Depth == 1) {
+		if sum != l.seq {
 			wrong = max(int64(sum-l.seq), int64(l.seq-sum))
 		}
 	}

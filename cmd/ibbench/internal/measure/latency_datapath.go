@@ -30,7 +30,6 @@ type latency struct {
 	w   *conduit.Worker
 	op  op
 	samples
-	depth  int     // operations in flight
 	period float64 // ns between two operations of an open loop; 0: closed loop
 
 	seq  uint64 // number of the last message; operations done, of atomics
@@ -49,8 +48,6 @@ type latency struct {
 
 	t       []int64 // readings of the clock, or durations in an open loop
 	elapsed int64   // of the last stretch
-	pending []conduit.Pending
-	posted  []int64
 }
 
 // number is how message seq is marked: big-endian, so that the byte that
@@ -155,11 +152,8 @@ func (l *latency) respond(k int64) error {
 // run does n samples. In a closed loop one more precedes them, which is not
 // counted: the peer may only be on its way.
 func (l *latency) run(n int) error {
-	switch {
-	case l.period > 0:
+	if l.period > 0 {
 		return l.paced(n)
-	case l.depth > 1:
-		return l.windowed(n)
 	}
 	t := l.t[:n+2]
 	for i := range t[:n+1] {
@@ -193,50 +187,9 @@ func (l *latency) paced(n int) error {
 	return l.w.Flush(l.ctx)
 }
 
-// windowed keeps depth operations in flight; each is measured from its start
-// until it is seen complete, in order.
-func (l *latency) windowed(n int) error {
-	begin := now()
-	for i := range n {
-		at := i % l.depth
-		if i >= l.depth {
-			if err := l.pending[at].Wait(l.ctx); err != nil {
-				return err
-			}
-			l.t[i-l.depth] = now() - l.posted[at]
-		}
-		l.posted[at] = now()
-		l.pending[at] = l.start()
-	}
-	for i := max(n-l.depth, 0); i < n; i++ {
-		at := i % l.depth
-		if err := l.pending[at].Wait(l.ctx); err != nil {
-			return err
-		}
-		l.t[i] = now() - l.posted[at]
-	}
-	l.elapsed = now() - begin
-	return nil
-}
-
-// start starts one operation without waiting.
-func (l *latency) start() conduit.Pending {
-	switch l.op {
-	case putWord, putBytes:
-		return conduit.PutSliceAsync(l.w, l.dst, l.src)
-	case getWord, getBytes:
-		return conduit.GetSliceAsync(l.w, l.src, l.dst)
-	case fetchAdd:
-		l.seq++
-		return conduit.FetchAddAsync(l.w, l.word, 1).Pending
-	}
-	l.seq++
-	return conduit.CompareSwapAsync(l.w, l.word, l.seq-1, l.seq).Pending
-}
-
 // messages is how many operations a stretch of n samples has.
 func (l *latency) messages(n int64, paced bool) int64 {
-	if paced || l.depth > 1 {
+	if paced {
 		return n
 	}
 	return (n + 1) * int64(l.batch)
@@ -244,7 +197,7 @@ func (l *latency) messages(n int64, paced bool) int64 {
 
 // times are the durations of the last stretch, in the order of their starts.
 func (l *latency) times(n int) []int64 {
-	if l.period > 0 || l.depth > 1 {
+	if l.period > 0 {
 		return l.t[:n]
 	}
 	t := l.t[:n+2]

@@ -18,7 +18,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func lat(op string, size int64) plan.Point {
-	return plan.Point{Kind: plan.Lat, Op: op, Size: size, Depth: 1, Lanes: 1, Chain: 1, Iters: 100, WarmupIters: 10}
+	return plan.Point{Kind: plan.Lat, Op: op, Size: size, Depth: 1, Lanes: 1, Iters: 100, WarmupIters: 10}
 }
 
 func planOf(points ...plan.Point) *plan.Plan {
@@ -47,7 +47,7 @@ func ranks(t *testing.T, p *plan.Plan, fn func(s *session) error) {
 
 func TestRanksOfOneProcessMeasureAPlan(t *testing.T) {
 	p := planOf(lat(plan.Put, 8), lat(plan.Put, 24), lat(plan.Get, 100), lat(plan.AMO, 8),
-		plan.Point{Kind: plan.BW, Op: plan.Put, Size: 4096, Depth: 16, Lanes: 1, Chain: 1, Iters: 100})
+		plan.Point{Kind: plan.BW, Op: plan.Put, Size: 4096, Depth: 16, Lanes: 1, Iters: 100})
 	var got []*report.Series
 	var members sync.WaitGroup
 	errs := make([]error, 2)
@@ -136,7 +136,7 @@ func (s *session) plant(pt plan.Point, l *latency) {
 }
 
 func TestLocalMemoryIsOfTheSegmentOrTheProgram(t *testing.T) {
-	pt := plan.Point{Kind: plan.BW, Op: plan.Put, Size: 100, Depth: 4, Lanes: 2, Chain: 1, Iters: 10}
+	pt := plan.Point{Kind: plan.BW, Op: plan.Put, Size: 100, Depth: 4, Lanes: 2, Iters: 10}
 	for _, where := range []string{"", plan.Own} {
 		pt.Local = where
 		ranks(t, planOf(pt), func(s *session) error {
@@ -155,10 +155,10 @@ func TestLocalMemoryIsOfTheSegmentOrTheProgram(t *testing.T) {
 
 func TestThroughputsCountWrongSlots(t *testing.T) {
 	for _, pt := range []plan.Point{
-		{Kind: plan.BW, Op: plan.Put, Size: 100, Depth: 4, Lanes: 1, Chain: 1, Iters: 10},
-		{Kind: plan.BW, Op: plan.Get, Size: 100, Depth: 4, Lanes: 1, Chain: 1, Iters: 10},
-		{Kind: plan.BW, Op: plan.Put, Size: 100, Depth: 4, Lanes: 1, Chain: 1, Iters: 10, Local: plan.Own},
-		{Kind: plan.Rate, Op: plan.AMO, Size: 8, Depth: 4, Lanes: 1, Chain: 1, Iters: 10},
+		{Kind: plan.BW, Op: plan.Put, Size: 100, Depth: 4, Lanes: 1, Iters: 10},
+		{Kind: plan.BW, Op: plan.Get, Size: 100, Depth: 4, Lanes: 1, Iters: 10},
+		{Kind: plan.BW, Op: plan.Put, Size: 100, Depth: 4, Lanes: 1, Iters: 10, Local: plan.Own},
+		{Kind: plan.Rate, Op: plan.AMO, Size: 8, Depth: 4, Lanes: 1, Iters: 10},
 	} {
 		for _, fault := range []bool{false, true} {
 			ranks(t, planOf(pt), func(s *session) error {

@@ -20,7 +20,8 @@ func areasOf(pt plan.Point) areas {
 
 // pattern fills b with bytes that depend on the seed and the rank.
 func pattern(b []byte, seed uint64, rank int) {
-	src := rand.NewChaCha8([32]byte{byte(rank), byte(rank >> 8), byte(seed), byte(seed >> 8), byte(seed >> 16), byte(seed >> 24),
+	src := rand.NewChaCha8([32]byte{byte(rank), byte(rank >> 8), byte(seed), byte(seed >> 8), byte(seed >> 16),
+		byte(seed >> 24),
 		byte(seed >> 32), byte(seed >> 40), byte(seed >> 48), byte(seed >> 56)})
 	_, _ = src.Read(b) // never fails
 }

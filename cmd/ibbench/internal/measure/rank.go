@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/ibconduit/conduit"
@@ -19,7 +17,6 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/internal/errtext"
-	"github.com/ibconduit/conduit/metrics"
 )
 
 // Events are what rank 0 has to say. The functions are called from one
@@ -37,7 +34,8 @@ const maxStretch = 1 << 18
 // back.
 func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Events) (err error) {
 	if p.Ranks != boot.Size() {
-		return errors.Join(fmt.Errorf("the plan is for %s, the job has %d", errtext.Count(p.Ranks, "rank"), boot.Size()), boot.Close())
+		return errors.Join(fmt.Errorf("the plan is for %s, the job has %d", errtext.Count(p.Ranks, "rank"), boot.Size()),
+			boot.Close())
 	}
 	Calibrate()
 	s := &session{plan: p, out: out, messages: newMessages()}
@@ -59,9 +57,7 @@ func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Event
 	s.ctx, stop = context.WithCancelCause(ctx)
 	defer stop(nil)
 	go s.watch(stop)
-	served, err := s.ready(env)
-	defer served()
-	if err := s.agree(err); err != nil {
+	if err := s.agree(s.open(env)); err != nil {
 		return err
 	}
 	if err := s.openSides(cfg, boot); err != nil {
@@ -79,10 +75,8 @@ func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Event
 func (s *session) config() (cfg conduit.Config, err error) {
 	p := s.plan
 	cfg = conduit.Config{
-		SegmentSize: p.SegmentSize(), Workers: p.Lanes(), QueueDepth: p.QueueDepth(), Fabric: p.Fabric, Device: p.Device, GID: p.GID,
-	}
-	if p.HeapBytes() > 0 {
-		cfg.HeapSize = p.HeapBytes() // no other point uses the segment then
+		SegmentSize: p.SegmentSize(), Workers: p.Lanes(), QueueDepth: p.QueueDepth(), Fabric: p.Fabric, Device: p.Device,
+		GID: p.GID,
 	}
 	s.messages.configure(&cfg, p)
 	if p.Points[0].Kind == plan.Cache {
@@ -100,15 +94,6 @@ var ErrElsewhere = errors.New("another rank cannot measure")
 func PeerEnded(err error) bool {
 	var lost *bootstrap.LostError
 	return errors.As(err, &lost) || errors.Is(err, conduit.ErrPeerDown) && errors.Is(err, io.EOF)
-}
-
-// ready does what comes before the points and may fail on one rank only. The function it returns
-// ends it.
-func (s *session) ready(env *report.Env) (served func(), err error) {
-	if err := s.open(env); err != nil || s.job.Rank() != 0 || s.plan.Metrics == "" {
-		return func() {}, err
-	}
-	return s.serve()
 }
 
 // introduce exchanges the ranks' facts before there is a job, and binds
@@ -154,8 +139,9 @@ func newEnv(facts []machine.Facts, launcher string) *report.Env {
 	}
 	f := facts[0]
 	return &report.Env{
-		Time: time.Now().Format(time.RFC3339), Kernel: f.Kernel, Arch: f.Arch, CPU: f.CPU, CPUs: f.CPUs, GoMaxProcs: f.GoMaxProcs,
-		Go: f.Go, Commit: f.Commit, Modified: f.Modified,
+		Time: time.Now().Format(time.RFC3339), Kernel: f.Kernel, Arch: f.Arch, CPU: f.CPU, CPUs: f.CPUs,
+		GoMaxProcs: f.GoMaxProcs,
+		Go:         f.Go, Commit: f.Commit, Modified: f.Modified,
 		From:  fmt.Sprintf("%s rank 0", f.Host),
 		To:    fmt.Sprintf("%s rank %d", facts[len(facts)-1].Host, len(facts)-1),
 		Ranks: len(facts), Hosts: len(hosts), Launcher: launcher,
@@ -216,25 +202,6 @@ func (s *session) watch(stop context.CancelCauseFunc) {
 	}
 }
 
-// serve answers scrapes until the returned function is called.
-func (s *session) serve() (func(), error) {
-	l, err := net.Listen("tcp", s.plan.Metrics)
-	if err != nil {
-		return func() {}, fmt.Errorf("--metrics: %w", err)
-	}
-	s.out.Line(fmt.Sprintf("metrics at http://%s/metrics", l.Addr()))
-	ctx, cancel := context.WithCancel(s.ctx)
-	var done sync.WaitGroup
-	var failed error
-	done.Go(func() { failed = metrics.ServeListener(ctx, l, metrics.NewCollector(s.job)) })
-	return func() {
-		cancel()
-		if done.Wait(); failed != nil && !errors.Is(failed, context.Canceled) {
-			s.out.Line(fmt.Sprintf("metrics: %v", failed))
-		}
-	}, nil
-}
-
 func (s *session) close(failed error) error {
 	errs := []error{s.closeSides()}
 	for _, w := range s.workers {
@@ -260,12 +227,8 @@ func (s *session) point(i int, pt plan.Point) error {
 	switch pt.Kind {
 	case plan.Lat:
 		series, err = s.latencyPoint(pt)
-	case plan.Heap:
-		series, err = s.heapPoint(pt)
 	case plan.Coll:
 		series, err = s.collPoint(pt)
-	case plan.Pairs:
-		series, err = s.pairsPoint(pt)
 	default:
 		series, err = s.throughputPoint(pt)
 	}
@@ -274,7 +237,8 @@ func (s *session) point(i int, pt plan.Point) error {
 	}
 	series.Describe(pt, s.env)
 	if n := series.Result.Errors; n > 0 && pt.Op != plan.AM {
-		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s at size %d: %s left wrong bytes", pt.Name(), pt.Size, errtext.Count(n, "operation")))
+		series.Notes = append(series.Notes, fmt.Sprintf("ERRORS: %s at size %d: %s left wrong bytes", pt.Name(), pt.Size,
+			errtext.Count(n, "operation")))
 	}
 	return s.out.Series(series)
 }

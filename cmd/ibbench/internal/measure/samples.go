@@ -82,7 +82,6 @@ func (s *session) leadSamples(pt plan.Point, x *samples, stretch func(command) e
 		// ever.
 		elapsed += max(own, took/4)
 		p.learn(int(n), own)
-		s.soFar(pt, all)
 	}
 	if err := s.lead(command{}); err != nil {
 		return nil, err
@@ -109,7 +108,8 @@ func (x *samples) notes(pt plan.Point, all *stats.Samples, done int64, parts []r
 		notes = append(notes, fmt.Sprintf("%s at size %d: %d operations per sample, since one is too short for the clock; the tail is averaged", pt.Name(), pt.Size, x.batch))
 	}
 	if !all.Exact() {
-		notes = append(notes, fmt.Sprintf("%s at size %d: percentiles of %d samples come from the histogram, three digits", pt.Name(), pt.Size, all.Count()))
+		notes = append(notes, fmt.Sprintf("%s at size %d: percentiles of %d samples come from the histogram, three digits",
+			pt.Name(), pt.Size, all.Count()))
 	}
 	if pt.PerSecond > 0 {
 		var took int64

@@ -11,7 +11,6 @@ import (
 	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 )
 
 // session is one rank's part in a job.
@@ -65,13 +64,6 @@ func (s *session) progress(format string, args ...any) {
 	}
 }
 
-// soFar tells the figures of a point that is being measured, between two stretches.
-func (s *session) soFar(pt plan.Point, all *stats.Samples) {
-	if s.plan.Live {
-		s.progress("%s, size %d: p50 %.3f us, max %.3f us of %d samples", pt.Name(), pt.Size, all.Percentile(50)/1e3, all.Max()/1e3, all.Count())
-	}
-}
-
 // command is what rank 0 broadcasts before each stretch.
 type command struct {
 	N        int64 // samples, or operations per lane; 0: the point is over
@@ -119,13 +111,4 @@ func gather[T any](s *session, mine T) ([]T, error) {
 		}
 	}
 	return out, nil
-}
-
-func (s *session) sleep(d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-s.ctx.Done():
-		return context.Cause(s.ctx)
-	}
 }

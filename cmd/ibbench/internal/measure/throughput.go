@@ -99,7 +99,7 @@ func (x *throughput) newStreams() (all []*stream) {
 	for i := range pt.Lanes {
 		at := uint64(pt.Window()) * uint64(i)
 		l := &stream{
-			ctx: s.ctx, w: s.workers[i], op: operation(pt, false), slots: pt.Slots(), chain: pt.Chain, depth: pt.Depth,
+			ctx: s.ctx, w: s.workers[i], op: operation(pt, false), slots: pt.Slots(),
 			size: int(pt.Size), stride: int(pt.Stride()),
 			dst:   conduit.At[byte](x.peer, x.a.remote+at),
 			word:  conduit.At[uint64](x.peer, x.a.remote+at),
@@ -110,7 +110,6 @@ func (x *throughput) newStreams() (all []*stream) {
 		if pt.Atomic() || pt.Depth < limit {
 			l.pending = make([]conduit.Pending, pt.Depth)
 		}
-		l.posting = l.postTodo
 		all = append(all, l)
 	}
 	return all
@@ -181,14 +180,16 @@ func seriesOf(pt plan.Point, out []outcome, parts int) *report.Series {
 	series := &report.Series{}
 	step := r.ElapsedNS / int64(parts)
 	for i, v := range rates {
-		series.Intervals = append(series.Intervals, report.Interval{StartNS: int64(i) * step, ElapsedNS: step, Count: r.Count / int64(parts), Rate: round(v)})
+		series.Intervals = append(series.Intervals, report.Interval{StartNS: int64(i) * step, ElapsedNS: step,
+			Count: r.Count / int64(parts), Rate: round(v)})
 	}
 	slices.Sort(rates)
 	r.Min, r.Max = round(rates[0]), round(rates[parts-1])
 	r.P["50"] = round(rates[stats.Rank(50, parts)])
 	series.Result = r
 	if parts > 1 {
-		series.Notes = []string{fmt.Sprintf("%s: min, p50 and max are of %d parts of the time, mean is of all", pt.Kind, parts)}
+		series.Notes = []string{fmt.Sprintf("%s: min, p50 and max are of %d parts of the time, mean is of all", pt.Kind,
+			parts)}
 	}
 	return series
 }

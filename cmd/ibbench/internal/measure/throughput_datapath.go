@@ -11,8 +11,6 @@ type stream struct {
 	ctx    context.Context
 	w      *conduit.Worker
 	op     op
-	depth  int // operations in flight
-	chain  int // operations per doorbell
 	slots  int // places that operations cycle through
 	size   int // bytes of an operation
 	stride int
@@ -26,10 +24,7 @@ type stream struct {
 	pending []conduit.Pending
 	place   int // the next operation's in pending
 
-	slot    int // the next operation's place
-	todo    int // operations of the chain that is being posted
-	posting func() error
-
+	slot  int     // the next operation's place
 	posts *poster // of active messages, which nothing of the above is for
 
 	stamps []int64 // readings of the clock at the ends of the parts
@@ -56,40 +51,20 @@ func (s *stream) run(n int) error {
 	return nil
 }
 
-// post starts n operations, a chain at a time.
+// post starts n operations.
 func (s *stream) post(n int) error {
 	if s.posts != nil {
 		return s.posts.post(s.ctx, n)
 	}
-	for n > 0 {
-		s.todo = min(s.chain, n)
-		n -= s.todo
-		if s.pending != nil {
-			if err := s.makeRoom(s.todo); err != nil {
-				return err
-			}
-		}
-		var err error
-		if s.todo == 1 {
-			err = s.postTodo()
-		} else {
-			err = s.w.Chain(s.posting)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// postTodo starts the operations of one chain.
-func (s *stream) postTodo() error {
-	for range s.todo {
+	for range n {
 		if s.pending == nil {
 			if err := s.implicit(); err != nil {
 				return err
 			}
 			continue
+		}
+		if err := s.pending[s.place].Wait(s.ctx); err != nil {
+			return err
 		}
 		s.pending[s.place] = s.explicit()
 		if s.place++; s.place == len(s.pending) {
@@ -131,28 +106,17 @@ func (s *stream) explicit() conduit.Pending {
 	return conduit.FetchAddAsync(s.w, s.word, 1).Pending
 }
 
-// makeRoom waits for the n oldest operations.
-func (s *stream) makeRoom(n int) error {
-	at := s.place
-	for range n {
-		if err := s.pending[at].Wait(s.ctx); err != nil {
-			return err
-		}
-		if at++; at == len(s.pending) {
-			at = 0
-		}
-	}
-	return nil
-}
-
 // drain completes everything.
 func (s *stream) drain() error {
 	if s.posts != nil {
 		return s.posts.drain(s.ctx)
 	}
-	if s.pending != nil {
-		if err := s.makeRoom(len(s.pending)); err != nil {
+	for range s.pending {
+		if err := s.pending[s.place].Wait(s.ctx); err != nil {
 			return err
+		}
+		if s.place++; s.place == len(s.pending) {
+			s.place = 0
 		}
 	}
 	return s.w.Flush(s.ctx)

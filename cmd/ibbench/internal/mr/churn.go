@@ -3,7 +3,6 @@ package mr
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"runtime/debug"
 	"slices"
 
@@ -44,9 +43,9 @@ func (s *session) churnPoint(pt plan.Point, series *report.Series) (err error) {
 		return err
 	}
 	series.Result.Errors = k.stale
-	for name, n := range map[string]int64{"rss_growth": k.rssGrowth, "heap_growth": k.heapGrowth, "dead_max": k.deadMax, "misses": k.misses, "uncached": k.uncached, "stale": k.stale} {
-		series.Set("mr.churn."+name, float64(n))
-	}
+	series.Set("mr.churn.rss_growth", float64(k.rssGrowth))
+	series.Set("mr.churn.dead_max", float64(k.deadMax))
+	series.Set("mr.churn.stale", float64(k.stale))
 	series.Notes = append(series.Notes, fmt.Sprintf("munmap: turns of %d where nothing is mapped; cycle: map a page, write to it, unmap it; "+
 		"overhead and ratio are medians over %d parts of the time, with their range", turn, parts))
 	return nil
@@ -60,12 +59,9 @@ type churn struct {
 	c   *regcache.Cache
 	out *report.Series
 
-	rssGrowth  int64 // bytes, over so many cycles without a call of the cache
-	heapGrowth int64 // bytes of the Go heap, over as many with a Get and a Put in each
-	deadMax    int64 // registrations that waited for their end at a time
-	misses     int64 // of the Gets: all should be
-	uncached   int64 // of the Gets: with a registration for one operation
-	stale      int64 // of the Gets: with a registration of other pages than the range has
+	rssGrowth int64 // bytes, over so many cycles without a call of the cache
+	deadMax   int64 // registrations that waited for their end at a time
+	stale     int64 // of as many Gets: with a registration of other pages than the range has
 }
 
 const (
@@ -121,7 +117,8 @@ func overParts(pairs [][2]float64, compare func(hooked, raw float64) float64) re
 	if of == nil {
 		return report.Spread{}
 	}
-	return report.Spread{Median: report.Round3(stats.Median(of)), Min: report.Round3(slices.Min(of)), Max: report.Round3(slices.Max(of))}
+	return report.Spread{Median: report.Round3(stats.Median(of)), Min: report.Round3(slices.Min(of)),
+		Max: report.Round3(slices.Max(of))}
 }
 
 // use gets and puts range i, and looks whether the registration is of the page that is there.
@@ -142,11 +139,11 @@ func (k *churn) footprint() error {
 	if k.pt.Cycles == 0 {
 		return nil
 	}
-	before, err := k.settle(k.silent)
+	before, err := k.settle()
 	if err != nil {
 		return err
 	}
-	if err := k.cycles(k.pt.Cycles, k.silent); err != nil {
+	if err := k.cycles(k.pt.Cycles, k.mem.churn); err != nil {
 		return err
 	}
 	after, err := resident()
@@ -157,27 +154,12 @@ func (k *churn) footprint() error {
 	if k.pt.Regions == 0 {
 		return nil
 	}
-	return k.watched()
-}
-
-// watched counts what the cache did of as many cycles.
-func (k *churn) watched() error {
-	if _, err := k.settle(k.loud); err != nil {
-		return err
-	}
-	before, heap := k.c.Stats(), liveHeap()
-	if err := k.cycles(k.pt.Cycles, k.loud); err != nil {
-		return err
-	}
-	after := k.c.Stats()
-	k.heapGrowth = liveHeap() - heap
-	k.misses, k.uncached = int64(after.Misses-before.Misses), int64(after.Uncached-before.Uncached)
-	return nil
+	return k.cycles(k.pt.Cycles, func(i int) error { return errors.Join(k.mem.churn(i), k.use(i)) })
 }
 
 // settle goes once through the ranges, so that what happens at the first time has happened.
-func (k *churn) settle(cycle func(i int) error) (rss int64, err error) {
-	if err := k.cycles(max(2*int64(len(k.mem.at)), 1000), cycle); err != nil {
+func (k *churn) settle() (rss int64, err error) {
+	if err := k.cycles(max(2*int64(len(k.mem.at)), 1000), k.mem.churn); err != nil {
 		return 0, err
 	}
 	if _, err := resident(); err != nil { // makes room for the reading itself
@@ -200,21 +182,4 @@ func (k *churn) cycles(n int64, cycle func(i int) error) error {
 		}
 	}
 	return nil
-}
-
-func (k *churn) silent(i int) error { return k.mem.churn(i) }
-
-func (k *churn) loud(i int) error {
-	if err := k.mem.churn(i); err != nil {
-		return err
-	}
-	return k.use(i)
-}
-
-// liveHeap is what the collector finds in use.
-func liveHeap() int64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }

@@ -25,7 +25,8 @@ func (s *session) regPoint(pt plan.Point, series *report.Series) (err error) {
 	}
 	defer func() { err = errors.Join(err, mem.close()) }()
 	mem.populate()
-	both, register, deregister := stats.New(room(pt), 1, false), stats.New(room(pt), 1, false), stats.New(room(pt), 1, false)
+	both, register, deregister := stats.New(room(pt), 1, false), stats.New(room(pt), 1, false),
+		stats.New(room(pt), 1, false)
 	err = s.sampling(pt, func(warm bool) error {
 		r, d, err := registration(s.reg, uintptr(mem.at[0]), uint64(pt.Size))
 		if err == nil && !warm {
@@ -96,6 +97,7 @@ func crossover(costs []cost) string {
 		}
 		return fmt.Sprintf("more than %s from %s on", what, errtext.Count(at, "byte"))
 	}
-	return "crossover: copying into registered memory costs " + from("a registration for one operation", func(c cost) float64 { return c.registration }) +
+	return "crossover: copying into registered memory costs " + from("a registration for one operation",
+		func(c cost) float64 { return c.registration }) +
 		", and " + from("a hit", func(c cost) float64 { return c.hit }) + "; that is this processor's time, the wire's is not in it"
 }

@@ -51,7 +51,8 @@ type fake struct {
 }
 
 func newFake(why string) *Registrar {
-	return &Registrar{Registrar: &fake{}, Why: "a registrar that registers nothing: " + why, Close: func() error { return nil }}
+	return &Registrar{Registrar: &fake{}, Why: "a registrar that registers nothing: " + why,
+		Close: func() error { return nil }}
 }
 
 func (f *fake) Register(uintptr, uint64, regcache.Access) (regcache.MR, error) {

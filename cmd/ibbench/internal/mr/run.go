@@ -47,7 +47,8 @@ func Run(ctx context.Context, reg *Registrar, opts Options) error {
 	s.env = s.describe()
 	for i, pt := range opts.Points {
 		if opts.Progress != nil {
-			opts.Progress(fmt.Sprintf("[%d/%d] mr %s, size %d, %s", i+1, len(opts.Points), pt.Op, pt.Size, errtext.Count(pt.Regions, "region")))
+			opts.Progress(fmt.Sprintf("[%d/%d] mr %s, size %d, %s", i+1, len(opts.Points), pt.Op, pt.Size,
+				errtext.Count(pt.Regions, "region")))
 		}
 		if err := s.point(pt, i == len(opts.Points)-1); err != nil {
 			return fmt.Errorf("mr %s at size %d, %s: %w", pt.Op, pt.Size, errtext.Count(pt.Regions, "region"), err)
@@ -182,7 +183,8 @@ func (s *session) cache(pt plan.Point, r regcache.Registrar) (*regcache.Cache, e
 		return nil, fmt.Errorf("%d regions: a process can watch %d", pt.Regions, memevents.Slots)
 	}
 	return regcache.New(regcache.Config{
-		Registrar: r, Origin: origin(pt), MaxRegions: max(pt.Regions, 1), MaxBytes: int64(stride(pt)) * int64(max(pt.Regions, 1)),
+		Registrar: r, Origin: origin(pt), MaxRegions: max(pt.Regions, 1),
+		MaxBytes: int64(stride(pt)) * int64(max(pt.Regions, 1)),
 	})
 }
 

@@ -4,12 +4,10 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
-	"github.com/ibconduit/conduit/internal/errtext"
 )
 
 // times multiplies a tool's figures.
@@ -63,19 +61,8 @@ func (x *contest) report(kept []bool, version string) *report.Series {
 	s.Peers = []*report.Peer{p}
 	setRatios(s, p.Rounds)
 	low, high, ok := x.interval(kept)
-	if x.of == OpenMPI {
-		if ok {
-			p.Interval = []float64{low, high}
-		}
-		s.Notes = append(s.Notes, x.collTerms(p)...)
-		return s
-	}
 	s.Kind = report.KindPerftest
-	ownBest := s.Result
-	if _, ok := p.Result.P["50"]; !ok { // then means are compared
-		ownBest = medians(p.Rounds, func(r report.Round) report.Figures { return report.Figures{Mean: r.Ours.Mean} }, unit, math.Round)
-	}
-	s.Set("ratio.best", report.Round3(best(&ownBest)/best(&p.Result)))
+	s.Set("ratio.best", report.Round3(best(&s.Result)/best(&p.Result)))
 	if ok {
 		s.SetBounds("ratio.interval", low, high)
 	}
@@ -99,30 +86,12 @@ func (x *contest) peer(kept []bool, version, unit string) *report.Peer {
 	p.Result = medians(p.Rounds, func(r report.Round) report.Figures { return r.Theirs }, unit, x.rounding())
 	p.Result.Count = int64(count(kept)) * x.theirs.Iters
 	switch {
-	case x.of == OpenMPI:
-		p.Place, p.Result.OpsPerSample = OSU, x.point.Batch
 	case x.beside:
 		p.Place = UCX
 	default:
 		p.Place, p.Tool, p.Settings = Perftest, x.tool, x.theirs.Settings
-		if p.Settings == nil {
-			p.Settings = map[string]string{}
-		}
-		if x.of != Perftest {
-			p.Peer = x.of
-		}
 	}
 	return p
-}
-
-// collTerms says what both sides of collective operations were set to, and what went wrong.
-func (x *contest) collTerms(p *report.Peer) []string {
-	notes := []string{fmt.Sprintf("Open MPI %s, mpirun %s; both sides: %s in each round, after %d of warm-up", p.Version,
-		strings.Join(p.Args, " "), errtext.Count(x.point.Iters, "sample"), x.point.WarmupIters)}
-	if x.wrong > 0 {
-		notes = append(notes, fmt.Sprintf("ERRORS: Open MPI's %s at size %d left something wrong %s", x.point.Op, x.point.Size, errtext.Count(x.wrong, "time")))
-	}
-	return notes
 }
 
 // best is the least median of the rounds, or the largest throughput.
@@ -156,7 +125,8 @@ func (x *contest) terms() string {
 }
 
 // medians of the rounds that count, rounded.
-func medians(rounds []report.Round, side func(report.Round) report.Figures, unit string, round func(float64) float64) report.Result {
+func medians(rounds []report.Round, side func(report.Round) report.Figures, unit string,
+	round func(float64) float64) report.Result {
 	of := func(pick func(report.Figures) float64) []float64 {
 		var v []float64
 		for _, r := range rounds {
@@ -167,7 +137,8 @@ func medians(rounds []report.Round, side func(report.Round) report.Figures, unit
 		return v
 	}
 	mean := of(func(f report.Figures) float64 { return f.Mean })
-	r := report.Result{Unit: unit, Min: slices.Min(mean), Max: slices.Max(mean), Mean: round(stats.Median(mean)), P: map[string]float64{}}
+	r := report.Result{Unit: unit, Min: slices.Min(mean), Max: slices.Max(mean), Mean: round(stats.Median(mean)),
+		P: map[string]float64{}}
 	r.P["50"] = r.Mean // of a bandwidth each round has one figure
 	if unit == "ns" {
 		delete(r.P, "50")

@@ -59,7 +59,8 @@ func (p *Pair) Text(ctx context.Context) (string, error) {
 	// (prctl(2), PR_SET_PDEATHSIG): this one lives until both have ended.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	ctx, cancel := context.WithTimeoutCause(ctx, p.Timeout, fmt.Errorf("not finished within %v, both processes were ended", p.Timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, p.Timeout,
+		fmt.Errorf("not finished within %v, both processes were ended", p.Timeout))
 	defer cancel()
 	port, err := freePort()
 	if err != nil {

@@ -27,7 +27,8 @@ var setting = regexp.MustCompile(`([A-Za-z#][\w#*.\- ]*?)\s+:\s+(\S+)`)
 
 // joined are column names that hold a blank, and the unit as perftest 25.01 calls it: the same 2^20
 // bytes.
-var joined = strings.NewReplacer("% percentile", "%percentile", "BW peak", "BW_peak", "BW average", "BW_average", "[MiB/sec]", "[MB/sec]")
+var joined = strings.NewReplacer("% percentile", "%percentile", "BW peak", "BW_peak", "BW average", "BW_average",
+	"[MiB/sec]", "[MB/sec]")
 
 // Parse reads the standard output of a latency or bandwidth tool's client.
 func Parse(text string) (*Output, error) {
@@ -101,7 +102,8 @@ func (o *Output) row(columns, fields []string) error {
 		return err
 	}
 	o.Min, o.Max = v["t_min[usec]"]*us, v["t_max[usec]"]*us
-	o.Figures = report.Figures{P50: v["t_typical[usec]"] * us, Mean: v["t_avg[usec]"] * us, P99: v["99%percentile[usec]"] * us}
+	o.Figures = report.Figures{P50: v["t_typical[usec]"] * us, Mean: v["t_avg[usec]"] * us,
+		P99: v["99%percentile[usec]"] * us}
 	return nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
@@ -22,20 +21,16 @@ type Ours func(ctx context.Context, p *plan.Plan) ([]*report.Series, error)
 // Comparison says what to compare.
 type Comparison struct {
 	Plan    *plan.Plan // its points have an equivalent in the peer
-	Peer    string     // Perftest, UCX, OSU or OpenMPI
+	Peer    string     // Perftest
 	Port    int        // of the device
 	GID     int        // index
 	Rounds  int        // that must count
 	Until   Until      // instead of Rounds, where its Budget is not 0
 	UCX     bool       // measure with UCX too
-	CPUs    []int      // of OpenMPI's ranks; empty: as mpirun chooses
 	Timeout time.Duration
-	Extra   []string // further arguments of the peer's tools, or of mpirun
+	Extra   []string // further arguments of the peer's tools
 	Ours    Ours
 	Say     func(text string) // what goes on
-	Line    func(text string) // what should stay to be read; nil: nothing
-
-	coll string // the program of OpenMPI
 }
 
 // contest is one point and its counterpart.
@@ -43,7 +38,7 @@ type contest struct {
 	point  plan.Point
 	of     string // the counterpart's program
 	tool   string
-	pair   Pair    // with OSU and OpenMPI mpirun and its command line
+	pair   Pair
 	times  float64 // what the tool's figures are multiplied by, to be of our definition
 	rounds []report.Round
 	series []*report.Series // ours, of each round
@@ -57,16 +52,6 @@ type contest struct {
 // Run compares, and returns a series for each point. With an error these are of the rounds that
 // were finished before, if there are any that count.
 func (c *Comparison) Run(ctx context.Context) ([]*report.Series, error) {
-	if c.Peer == OpenMPI {
-		dir, err := os.MkdirTemp("", "ibbench-mpi-")
-		if err != nil {
-			return nil, err
-		}
-		defer os.RemoveAll(dir)
-		if c.coll, err = buildColl(ctx, dir); err != nil {
-			return nil, err
-		}
-	}
 	all, err := c.contests()
 	if err != nil {
 		return nil, err
@@ -105,10 +90,11 @@ func (c *Comparison) rounds(ctx context.Context, all []*contest, quiet *contest)
 	watch := c.Until.begin()
 	failures := 0
 	for n := 0; ; n++ {
-		if c.Until.Budget == 0 && (count(kept) >= c.Rounds || len(kept) >= 2*c.Rounds) || c.Until.Budget > 0 && watch.over(all, kept) {
+		if c.Until.Budget == 0 && (count(kept) >= c.Rounds || len(kept) >= 2*c.Rounds) || c.Until.Budget > 0 &&
+			watch.over(all, kept) {
 			return kept, nil
 		}
-		c.Say(c.progress(n, watch, all, kept))
+		c.Say(c.progress(n, watch))
 		within, cancel := watch.bound(ctx)
 		err := c.round(within, all, n%2 == 1)
 		late := within.Err() != nil
@@ -118,9 +104,6 @@ func (c *Comparison) rounds(ctx context.Context, all []*contest, quiet *contest)
 		case err == nil:
 			if kept = slices.Repeat([]bool{true}, len(all[0].rounds)); quiet != nil {
 				kept = judge(quiet.rounds)
-			}
-			if len(kept) == 1 {
-				c.first(all)
 			}
 		case ctx.Err() == nil && late && count(kept) > 0:
 			return kept, nil // the time is over: what is not finished does not count
@@ -136,14 +119,14 @@ func (c *Comparison) rounds(ctx context.Context, all []*contest, quiet *contest)
 // judges finds the judge of rounds.
 func (c *Comparison) judges(pt plan.Point) bool {
 	j := peers[c.Peer].judge
-	return pt.Kind == j.Kind && pt.Op == j.Op && pt.Size == j.Size && pt.Ack == j.Ack
+	return pt.Kind == j.Kind && pt.Op == j.Op && pt.Size == j.Size
 }
 
 // contests pairs each point with a tool, and adds the judge of rounds.
 func (c *Comparison) contests() (all []*contest, err error) {
 	points, j := c.Plan.Points, peers[c.Peer].judge
 	if j.Kind != "" && !slices.ContainsFunc(points, c.judges) {
-		j.Depth, j.Lanes, j.Chain, j.Iters = 1, 1, 1, 1000
+		j.Depth, j.Lanes, j.Iters = 1, 1, 1000
 		points = append(slices.Clip(points), j)
 	}
 	for i, pt := range points {
@@ -173,37 +156,19 @@ func (c *Comparison) contest(of string, pt plan.Point) (*contest, error) {
 	if !ok {
 		return nil, nil
 	}
-	x := &contest{point: pt, of: of, tool: t.tool, times: t.times, pair: Pair{Timeout: c.Timeout, Args: t.args, Env: t.env}}
+	x := &contest{point: pt, of: of, tool: t.tool, times: t.times,
+		pair: Pair{Timeout: c.Timeout, Args: t.args, Env: t.env}}
 	for i := range x.pair.CPUs {
 		x.pair.CPUs[i] = machine.Share(c.Plan.CPUs, i, 2)
 	}
 	var err error
-	if t.tool != "" {
-		if x.pair.Path, err = find(t.tool, peers[of].missing); err != nil {
-			return nil, err
-		}
-	}
-	switch of {
-	case OSU:
-		x.pair.Args = append(mpirunArgs(2, c.Plan.CPUs, c.Extra), append([]string{x.pair.Path}, t.args...)...)
-	case OpenMPI:
-		x.pair.Args = mpirunArgs(c.Plan.Ranks, c.CPUs, c.Extra)
-	default:
-		return x, nil
-	}
-	x.pair.Path, err = find("mpirun.openmpi", ErrNoMPI)
+	x.pair.Path, err = find(x.tool, peers[of].missing)
 	return x, err
 }
 
 // run measures once with a program.
 func (c *Comparison) run(ctx context.Context, x *contest) (*Output, error) {
-	var text string
-	var err error
-	if x.of == OSU {
-		text, err = mpirun(ctx, x.pair.Path, x.pair.Args, c.Timeout)
-	} else {
-		text, err = x.pair.Text(ctx)
-	}
+	text, err := x.pair.Text(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -213,13 +178,6 @@ func (c *Comparison) run(ctx context.Context, x *contest) (*Output, error) {
 // runAll measures once with all programs, by contest.
 func (c *Comparison) runAll(ctx context.Context, all []*contest) (map[*contest]*Output, error) {
 	out := make(map[*contest]*Output)
-	if c.Peer == OpenMPI {
-		some, err := c.runColl(ctx, all[0])
-		for i, o := range some {
-			out[all[i]] = o
-		}
-		return out, err
-	}
 	for _, x := range all {
 		for _, y := range x.programs() {
 			o, err := c.run(ctx, y)

@@ -16,55 +16,39 @@ import (
 // ErrNoUCX is wrapped when UCX's tools are not installed.
 var ErrNoUCX = errors.New("UCX's tools are not installed: apt-get install ucx-utils, or make setup")
 
-// ucxTest is the test of UCX that measures what a point does, with the layout that is fastest:
-// short and bcopy copy, zcopy sends from registered memory. put_lat and am_lat report half of a
-// round trip.
+// ucxTest is the test of UCX that measures the same latency as a point, with the layout that is
+// fastest: short and bcopy copy, zcopy sends from registered memory. put_lat and am_lat report half
+// of a round trip.
 func (c *Comparison) ucxTest(pt plan.Point) (t test, ok bool) {
-	shm := c.Plan.Fabric == "shm"
-	layout := func(large string) []string {
-		switch {
-		case pt.Size <= 8:
-			return []string{"-D", "short"}
-		case shm: // which has no zero-copy of its own
-			large = "bcopy"
+	layout := func(large string) string {
+		if pt.Size <= 8 {
+			return "short"
 		}
-		return []string{"-D", large}
+		return large
 	}
-	outstanding := []string{"-O", strconv.Itoa(pt.Depth)}
 	t = test{tool: "ucx_perftest", times: 1}
-	stream := pt.Kind != plan.Lat
 	switch {
-	case pt.Ack || pt.Op == plan.CAS:
-		return t, false
-	case pt.Op == plan.Put && stream:
-		t.args = append(append([]string{"-t", "put_bw"}, layout("zcopy")...), outstanding...)
 	case pt.Op == plan.Put:
-		t.args = append([]string{"-t", "put_lat"}, layout("zcopy")...)
-	case pt.Op == plan.Get && (pt.Size <= 8 || shm):
-		t.args = append([]string{"-t", "get", "-D", "bcopy"}, outstanding...)
+		t.args = []string{"-t", "put_lat", "-D", layout("zcopy")}
+	case pt.Op == plan.Get && pt.Size <= 8:
+		t.args = []string{"-t", "get", "-D", "bcopy", "-O", "1"}
 	case pt.Op == plan.Get:
-		t.args = append([]string{"-t", "get", "-D", "zcopy"}, outstanding...)
+		t.args = []string{"-t", "get", "-D", "zcopy", "-O", "1"}
 	case pt.Op == plan.AMO:
-		t.args = append([]string{"-t", "fadd"}, outstanding...)
-	case stream:
-		t.args = append(append([]string{"-t", "am_bw"}, layout("bcopy")...), outstanding...)
+		t.args = []string{"-t", "fadd", "-O", "1"}
 	default:
-		t.args, t.times = append([]string{"-t", "am_lat"}, layout("bcopy")...), 2
+		t.args, t.times = []string{"-t", "am_lat", "-D", layout("bcopy")}, 2
 	}
-	// Reliable connections, as ours; or memory that processes share.
-	where := []string{"-x", "rc_verbs", "-d", fmt.Sprintf("%s:%d", c.Plan.Device, c.Port)}
+	// Reliable connections, as ours.
 	t.env = append(os.Environ(), fmt.Sprintf("UCX_IB_GID_INDEX=%d", c.GID))
-	if shm {
-		where, t.env = []string{"-x", "posix", "-d", "memory"}, nil
-	}
-	t.args = append(append(t.args, where...), "-s", strconv.FormatInt(bytesOf(pt), 10), "-n", strconv.FormatInt(pt.Iters, 10),
-		"-w", strconv.FormatInt(max(pt.Iters/10, 1), 10))
+	t.args = append(t.args, "-x", "rc_verbs", "-d", fmt.Sprintf("%s:%d", c.Plan.Device, c.Port), "-s",
+		strconv.FormatInt(bytesOf(pt), 10),
+		"-n", strconv.FormatInt(pt.Iters, 10), "-w", strconv.FormatInt(max(pt.Iters/10, 1), 10))
 	return t, true
 }
 
 // parseUCX reads the line of the whole run: iterations, then microseconds: median, the average of
-// the last second, and that of all; MB a second and messages a second, both of the last second and
-// of all.
+// the last second, and that of all.
 func parseUCX(text string, pt plan.Point) (*Output, error) {
 	number := func(field, what string) (float64, error) {
 		v, err := strconv.ParseFloat(field, 64)
@@ -77,16 +61,6 @@ func parseUCX(text string, pt plan.Point) (*Output, error) {
 		fields := strings.Fields(line)
 		if len(fields) < 5 || fields[0] != "Final:" {
 			continue
-		}
-		if pt.Kind != plan.Lat {
-			if len(fields) < 9 {
-				return nil, fmt.Errorf("no rate in %q", strings.TrimSpace(line))
-			}
-			perSecond, err := number(fields[8], "rate")
-			if err != nil {
-				return nil, err
-			}
-			return measured(&Output{Iters: pt.Iters, Figures: report.Figures{Mean: perSecond * float64(bytesOf(pt))}})
 		}
 		p50, err1 := number(fields[2], "time in us")
 		mean, err2 := number(fields[4], "time in us")

@@ -3,11 +3,8 @@ package peer
 import (
 	"context"
 	"fmt"
-	"math"
-	"strings"
 	"time"
 
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 )
@@ -59,7 +56,8 @@ func (w *watch) bound(ctx context.Context) (context.Context, context.CancelFunc)
 	if w.Budget == 0 {
 		return context.WithCancel(ctx)
 	}
-	return context.WithDeadlineCause(ctx, w.begun.Add(2*w.Budget), fmt.Errorf("not finished within twice the budget of %v", w.Budget))
+	return context.WithDeadlineCause(ctx, w.begun.Add(2*w.Budget),
+		fmt.Errorf("not finished within twice the budget of %v", w.Budget))
 }
 
 // width is the widest half of the intervals of the median ratios, as a share of these. There is
@@ -83,7 +81,7 @@ func width(all []*contest, kept []bool) (share float64, ok bool) {
 // ratios of the rounds that count: of the medians, or of throughputs.
 func (x *contest) ratios(kept []bool) (v []float64) {
 	for i, r := range x.rounds {
-		ours, theirs := judgedLike(r.Ours, r.Theirs), judged(r.Theirs)
+		ours, theirs := judged(r.Ours), judged(r.Theirs)
 		if kept[i] && theirs > 0 {
 			v = append(v, ours/theirs)
 		}
@@ -98,14 +96,6 @@ func judged(f report.Figures) float64 {
 	return f.Mean
 }
 
-// judgedLike is the figure of ours to be set against the one that theirs are judged by.
-func judgedLike(ours, theirs report.Figures) float64 {
-	if theirs.P50 > 0 {
-		return judged(ours)
-	}
-	return ours.Mean
-}
-
 // interval of the median ratio.
 func (x *contest) interval(kept []bool) (low, high float64, ok bool) {
 	low, high, ok = stats.MedianInterval(x.ratios(kept))
@@ -113,39 +103,9 @@ func (x *contest) interval(kept []bool) (low, high float64, ok bool) {
 }
 
 // progress says which round begins.
-func (c *Comparison) progress(n int, w *watch, all []*contest, kept []bool) string {
+func (c *Comparison) progress(n int, w *watch) string {
 	if c.Until.Budget == 0 {
 		return fmt.Sprintf("round %d of %d", n+1, c.Rounds)
 	}
-	left := max(c.Until.Budget-time.Since(w.begun), 0).Round(time.Second)
-	text := fmt.Sprintf("round %d, %v left", n+1, left)
-	if share, ok := width(all, kept); ok {
-		text += fmt.Sprintf(", medians within %.0f %%, wanted %.0f %%", math.Ceil(100*share), 100*c.Until.Within)
-	}
-	return text
-}
-
-// first shows the figures of the first round: others may take minutes.
-func (c *Comparison) first(all []*contest) {
-	if c.Line == nil {
-		return
-	}
-	for _, x := range all {
-		r := x.rounds[0]
-		if x.silent {
-			continue
-		}
-		figure, unit := func(v float64) string { return fmt.Sprintf("%.3f", v/1e3) }, "us"
-		switch x.point.Kind {
-		case plan.BW:
-			figure, unit = func(v float64) string { return fmt.Sprintf("%.1f", v/1e6) }, "MB/s"
-		case plan.Rate:
-			figure, unit = func(v float64) string { return fmt.Sprintf("%.3f", v/1e6) }, "Mop/s"
-		}
-		parts := []string{figure(judgedLike(r.Ours, r.Theirs)) + " " + unit, x.tool + " " + figure(judged(r.Theirs))}
-		if x.ucx != nil {
-			parts = append(parts, "UCX "+figure(judged(x.ucx.rounds[0].Theirs)))
-		}
-		c.Line(fmt.Sprintf("first round: %s %s: %s", x.point.Name(), report.SizeName(x.point.Op, x.point.Size), strings.Join(parts, ", ")))
-	}
+	return fmt.Sprintf("round %d, %v left", n+1, max(c.Until.Budget-time.Since(w.begun), 0).Round(time.Second))
 }

@@ -72,7 +72,7 @@ func comparisonOf(t *testing.T, body string, u Until) (*Comparison, []*contest) 
 	t.Helper()
 	pt := plan.Point{Kind: plan.Lat, Op: plan.Put, Size: 8}
 	c := &Comparison{
-		Peer: Perftest, Plan: &plan.Plan{Points: []plan.Point{pt}}, Until: u, Timeout: time.Minute, Say: func(string) {}, Line: func(string) {},
+		Peer: Perftest, Plan: &plan.Plan{Points: []plan.Point{pt}}, Until: u, Timeout: time.Minute, Say: func(string) {},
 		Ours: func(context.Context, *plan.Plan) ([]*report.Series, error) {
 			return nil, errors.New("no such device of ours")
 		},
@@ -117,22 +117,11 @@ Final:                 20000      0.180     0.195     0.212       39.15      39.
 	if err != nil || got.Figures != (report.Figures{P50: 180, Mean: 212}) || got.Iters != 20000 {
 		t.Errorf("%+v, %v", got, err)
 	}
-	lat.Kind = plan.Rate
-	if got, err = parseUCX(text, lat); err != nil || got.Figures != (report.Figures{Mean: 8 * 5132159}) {
-		t.Errorf("of bytes a second: %+v, %v", got, err)
-	}
-	lat.Kind = plan.Lat
 	for text, want := range map[string]string{
 		"": "no line of the whole run", "Final: 20000 0.1": "no line of the whole run",
 		"Final: 20000 nan 0.1 0.2": "no time in us", "Final: 20000 0.1 0.1 -2": "no time in us",
 		"Final: 20000 0.000 0.000 0.000": "the mean is 0",
 	} {
-		if _, err := parseUCX(text, lat); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: got %v, want %q", text, err, want)
-		}
-	}
-	lat.Kind = plan.BW
-	for text, want := range map[string]string{"Final: 20000 0.1 0.1 0.2": "no rate", "Final: 20000 0.1 0.1 0.2 1 1 5 x": "no rate", "Final: 1 2 3 4 5 6 7 x": "no rate"} {
 		if _, err := parseUCX(text, lat); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", text, err, want)
 		}

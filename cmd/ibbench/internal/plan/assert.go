@@ -6,13 +6,8 @@ import (
 	"strings"
 )
 
-// PeerKind is the kind of assertions about the ratio to perftest, or MPI, as "p50<1.15x".
-func PeerKind(kind string) string {
-	if kind == Coll {
-		return "coll --peer mpi"
-	}
-	return "perftest " + kind
-}
+// PeerKind is the kind of assertions about the ratio to perftest, as "p50<1.15x".
+func PeerKind(kind string) string { return "perftest " + kind }
 
 // Assertion is a bound on a result, as "p99<5us", "bw>=1GB/s" or "rate>1M/s".
 type Assertion struct {
@@ -58,7 +53,8 @@ func ParseAssertion(s, kind string) (Assertion, error) {
 	scale, ok := units[unit]
 	v, err := strconv.ParseFloat(number, 64)
 	if err != nil || !ok || v < 0 || !finite(v*scale) {
-		return a, fmt.Errorf("assertion %q: bound %q: want a number with its unit, such as %s", s, strings.TrimSpace(rest), assertables[kind].example)
+		return a, fmt.Errorf("assertion %q: bound %q: want a number with its unit, such as %s", s, strings.TrimSpace(rest),
+			assertables[kind].example)
 	}
 	a.Bound = v * scale
 	return a, nil
@@ -79,17 +75,13 @@ type metric struct {
 var assertables = map[string]assertable{
 	Lat:            {true, nil, "p99<5us"},
 	Coll:           {true, nil, "p50<5us"},
-	Join:           {true, nil, "p50<1s"},
 	BW:             {false, []metric{{"bw", bwUnits}, {"rate", rateUnits}}, "bw>1GB/s"},
 	Rate:           {false, []metric{{"rate", rateUnits}}, "rate>1M/s"},
-	Heap:           {true, []metric{{"fragmentation", percents}, {"meta", percents}}, "p50<100ns"},
 	Cache:          {true, []metric{{"ratio", ratios}, {"messages", ratios}, {"bytes", ratios}}, "ratio>2x"},
-	Pairs:          {false, []metric{{"findings", numbers}}, "findings<=0"},
 	MRKind(Reg):    {true, nil, "p99<1ms"},
 	MRKind(Hit):    {true, []metric{{"hits", percents}, {"allocs", numbers}}, "p50<30ns"},
 	MRKind(Churn):  {true, []metric{{"overhead", timeUnits}, {"ratio", ratios}, {"rss", sizeUnits}}, "overhead<300ns"},
 	PeerKind(Lat):  {false, []metric{{"p50", ratios}, {"mean", ratios}, {"p99", ratios}}, "p50<1.15x"},
-	PeerKind(Coll): {false, []metric{{"p50", ratios}, {"mean", ratios}, {"p99", ratios}}, "p50<=1x"},
 	PeerKind(BW):   {false, []metric{{"bw", ratios}}, "bw>0.9x"},
 	PeerKind(Rate): {false, []metric{{"rate", ratios}}, "rate>0.7x"},
 }

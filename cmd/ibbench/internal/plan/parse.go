@@ -12,102 +12,63 @@ import (
 
 // Sizes reads a list of sizes: "8", "8,4K,1M", or ranges of powers of two as
 // "8..1M", whose first and last are always included.
-func Sizes(s string) ([]int64, error) {
-	return list(s, "sizes", func(item string) ([]int64, error) {
-		lo, hi, isRange := strings.Cut(item, "..")
-		from, err := conduit.ParseBytes(lo)
-		if err != nil {
-			return nil, badItem("size", lo, "a number of bytes such as 8, 64K or 1M")
-		}
-		if !isRange {
-			hi = lo
-		}
-		to, err := conduit.ParseBytes(hi)
-		if err != nil {
-			return nil, badItem("size", hi, "a number of bytes such as 8, 64K or 1M")
-		}
-		return doubling(item, from, to, MaxSize)
-	})
-}
+func Sizes(s string) ([]int64, error) { return sizes(s, "") }
 
 // Payloads reads a list of payloads of active messages: in the form of Sizes, and "short", which is
 // 0.
-func Payloads(s string) ([]int64, error) {
-	return orZero(s, "sizes", "short", Sizes)
+func Payloads(s string) ([]int64, error) { return sizes(s, "short") }
+
+func sizes(s, zero string) ([]int64, error) {
+	return list(s, "size", "a number of bytes such as 8, 64K or 1M", zero, MaxSize, conduit.ParseBytes)
 }
 
 // Counts reads a list of counts, for depths and lanes, in the form of Sizes.
-func Counts(what, s string, limit int64) ([]int, error) {
-	wide, err := list(s, what, func(item string) ([]int64, error) {
-		lo, hi, isRange := strings.Cut(item, "..")
-		if !isRange {
-			hi = lo
-		}
-		from, err1 := strconv.ParseInt(strings.TrimSpace(lo), 10, 64)
-		to, err2 := strconv.ParseInt(strings.TrimSpace(hi), 10, 64)
-		if err1 != nil || err2 != nil {
-			return nil, badItem(what, item, "a number such as 16, or a range such as 1..64")
-		}
-		return doubling(item, from, to, limit)
-	})
-	var out []int
+func Counts(what, s string, limit int64) ([]int, error) { return counts(what, s, "", limit) }
+
+// Regions reads a list of numbers of registrations: in the form of Sizes, and 0.
+func Regions(s string) ([]int, error) { return counts("regions", s, "0", MaxRegions) }
+
+func counts(what, s, zero string, limit int64) (out []int, err error) {
+	wide, err := list(s, what, "a number such as 16, or a range such as 1..64", zero, limit,
+		func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) })
 	for _, n := range wide {
 		out = append(out, int(n))
 	}
 	return out, err
 }
 
-// Regions reads a list of numbers of registrations: in the form of Sizes, and 0.
-func Regions(s string) ([]int, error) {
-	return orZero(s, "regions", "0", func(item string) ([]int, error) { return Counts("regions", item, MaxRegions) })
-}
-
-// orZero reads a list in which a word stands for 0.
-func orZero[N int | int64](s, what, zero string, read func(item string) ([]N, error)) (out []N, err error) {
-	for item := range strings.SplitSeq(s, ",") {
-		some := []N{0}
-		if strings.TrimSpace(item) != zero {
-			if some, err = read(item); err != nil {
-				return nil, err
-			}
-		}
-		if out = append(out, some...); len(out) > maxList {
-			return nil, fmt.Errorf("%s: more than %d of them", what, maxList)
-		}
-	}
-	return out, nil
-}
-
 // maxList bounds how much a list may hold: a sweep of more is a mistake.
 const maxList = 1024
 
-func list(s, what string, expand func(item string) ([]int64, error)) ([]int64, error) {
-	var all []int64
+// list reads items and ranges of them, in which zero stands for 0 unless it is empty. A range has
+// its first, every double of that, and its last.
+func list(s, what, want, zero string, limit int64, number func(string) (int64, error)) (all []int64, err error) {
 	for item := range strings.SplitSeq(s, ",") {
-		some, err := expand(strings.TrimSpace(item))
-		if err != nil {
-			return nil, err
+		item = strings.TrimSpace(item)
+		lo, hi, isRange := strings.Cut(item, "..")
+		if !isRange {
+			hi = lo
 		}
-		if all = append(all, some...); len(all) > maxList {
+		from, err1 := number(strings.TrimSpace(lo))
+		to, err2 := number(strings.TrimSpace(hi))
+		switch {
+		case item == zero && zero != "":
+			from, to = 0, 0
+		case err1 != nil || err2 != nil:
+			return nil, badItem(what, item, want)
+		case from < 1 || to > limit:
+			return nil, fmt.Errorf("%q: want 1 to %d", item, limit)
+		case from > to:
+			return nil, fmt.Errorf("%q: the range goes down; write the smaller one first", item)
+		}
+		for n := from; n < to; n *= 2 {
+			all = append(all, n)
+		}
+		if all = append(all, to); len(all) > maxList {
 			return nil, fmt.Errorf("%s: more than %d of them", what, maxList)
 		}
 	}
 	return all, nil
-}
-
-// doubling is from, and every double of it, and to.
-func doubling(item string, from, to, limit int64) ([]int64, error) {
-	switch {
-	case from < 1 || to > limit:
-		return nil, fmt.Errorf("%q: want 1 to %d", item, limit)
-	case from > to:
-		return nil, fmt.Errorf("%q: the range goes down; write the smaller one first", item)
-	}
-	var out []int64
-	for n := from; n < to; n *= 2 {
-		out = append(out, n)
-	}
-	return append(out, to), nil
 }
 
 func badItem(what, got, want string) error {

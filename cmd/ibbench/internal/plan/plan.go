@@ -46,11 +46,8 @@ type Plan struct {
 	CPUs   []int  `json:"cpus,omitempty"` // dealt out to the ranks of a host
 	Seed   uint64 `json:"seed,omitempty"` // fills payloads
 
-	Pct     []float64 `json:"pct"` // percentiles to report, ascending
-	Points  []Point   `json:"points"`
-	Metrics string    `json:"metrics,omitempty"`  // address where rank 0 serves its counters
-	Live    bool      `json:"live,omitempty"`     // tell figures while a point is measured
-	Began   int64     `json:"began_ns,omitempty"` // join: reading of CLOCK_MONOTONIC when the launch began
+	Pct    []float64 `json:"pct"` // percentiles to report, ascending
+	Points []Point   `json:"points"`
 }
 
 // Point is one measurement of a sweep.
@@ -65,7 +62,6 @@ type Point struct {
 
 	Goroutines int `json:"goroutines,omitempty"` // that send active messages (bw, rate), dealt out to the lanes
 
-	Chain int  `json:"chain"` // operations per doorbell (bw, rate)
 	Bidi  bool `json:"bidi,omitempty"`
 	Place bool `json:"same_place,omitempty"` // all operations at one place, as perftest's; else they cycle through Slots
 
@@ -80,10 +76,8 @@ type Point struct {
 	Batch     int     `json:"batch,omitempty"`     // operations per sample; 0: chosen by the cost of the clock
 	Intervals int     `json:"intervals,omitempty"` // parts of the time series
 
-	Regions   int    `json:"regions,omitempty"` // mr hit, mr churn: ranges that are registered meanwhile
-	Origin    string `json:"origin,omitempty"`  // mr hit: where they come from, for the cache
-	HeapBytes int64  `json:"heap,omitempty"`    // heap: bytes of each rank's shared heap
-	Live      int    `json:"live,omitempty"`    // heap local, churn: blocks that are in use meanwhile
+	Regions int    `json:"regions,omitempty"` // mr hit, mr churn: ranges that are registered meanwhile
+	Origin  string `json:"origin,omitempty"`  // mr hit: where they come from, for the cache
 
 	Rounds  int    `json:"rounds,omitempty"`  // cache: times that each side is measured
 	Sides   string `json:"sides,omitempty"`   // cache: what is measured in turns, the first against the others
@@ -92,10 +86,6 @@ type Point struct {
 	Variant string `json:"variant,omitempty"` // cache: of the kernel
 	Mapped  bool   `json:"mapped,omitempty"`  // cache: also what is mapped here is cached
 	CacheSizes
-
-	Segment int64 `json:"segment,omitempty"` // join: bytes of each rank's segment
-
-	Factor float64 `json:"factor,omitempty"` // pairs: how much worse than typical is slow
 
 	Cycles int64 `json:"cycles,omitempty"` // mr churn: of unmapping and mapping again, whose memory is counted
 }
@@ -131,9 +121,7 @@ func (p Point) Definition() string {
 	switch {
 	case p.Kind == Cache:
 		return DefCache
-	case p.Kind == Join:
-		return DefStart
-	case p.Kind == MR || p.Kind == Heap || p.Kind == Coll || p.Kind == Pairs && p.Op == Get:
+	case p.Kind == MR || p.Kind == Coll:
 		return DefOp
 	case p.Kind != Lat:
 		return DefRate
@@ -150,7 +138,7 @@ func (p Point) Definition() string {
 // Unit of the point's numbers.
 func (p Point) Unit() string {
 	switch {
-	case p.Kind == BW, p.Kind == Pairs && p.Op == Put:
+	case p.Kind == BW:
 		return "B/s"
 	case p.Kind == Rate:
 		return "op/s"
@@ -208,7 +196,7 @@ func (p *Plan) SegmentSize() int64 {
 		area = max(area, pt.Window()*int64(pt.Lanes))
 	}
 	const page = 64 << 10
-	return (max(2*area, p.HeapBytes(), p.collBytes()) + page - 1) &^ (page - 1)
+	return (max(2*area, p.collBytes()) + page - 1) &^ (page - 1)
 }
 
 // Lanes is the largest number of workers that a point needs.
@@ -226,7 +214,7 @@ func (p *Plan) Lanes() int {
 func (p *Plan) QueueDepth() int {
 	n := 0
 	for _, pt := range p.Points {
-		if pt.Op != AM && pt.Kind != Heap && pt.Kind != Coll && pt.Kind != Cache && (pt.Kind != Lat || pt.Depth > 1) {
+		if pt.Op != AM && pt.Kind != Coll && pt.Kind != Cache && pt.Kind != Lat {
 			n = max(n, pt.Depth)
 		}
 	}
@@ -280,37 +268,25 @@ func (p *Plan) Validate() error {
 				return fmt.Errorf("%s: %w", pt.Name(), err)
 			}
 		}
-		if pt.Kind == Heap || pt.Kind == Coll || pt.Kind == Cache || pt.Kind == Pairs || pt.Kind == Join {
+		if pt.Kind == Coll || pt.Kind == Cache {
 			continue
 		}
 		if pt.Kind != Lat && p.Ranks%2 != 0 {
 			return fmt.Errorf("%s: %d ranks cannot be paired; use an even number", pt.Name(), p.Ranks)
 		}
 		if d := p.Messages().Depth; pt.Op == AM && pt.Kind != Lat && pt.Depth != d {
-			return fmt.Errorf("%s: depths %d and %d: message endpoints are opened once; measure one depth at a time", pt.Name(), pt.Depth, d)
+			return fmt.Errorf("%s: depths %d and %d: message endpoints are opened once; measure one depth at a time", pt.Name(),
+				pt.Depth, d)
 		}
 	}
 	return nil
 }
 
 func (p Point) validate() error {
+	lat := p.Kind == Lat || p.Kind == Coll
 	switch p.Kind {
 	case Cache:
 		return p.validateCache()
-	case Join:
-		return p.validateJoin()
-	}
-	lat := p.Kind == Lat || p.Kind == Heap || p.Kind == Coll
-	switch p.Kind {
-	case Pairs:
-		if err := p.validatePairs(); err != nil {
-			return err
-		}
-		return p.Measured().validate()
-	case Heap:
-		if err := p.validateHeap(); err != nil {
-			return err
-		}
 	case Coll:
 		if err := p.validateColl(); err != nil {
 			return err
@@ -324,7 +300,8 @@ func (p Point) validate() error {
 	switch {
 	case !lat && p.Kind != BW && p.Kind != Rate:
 		return fmt.Errorf("unknown kind of measurement %q", p.Kind)
-	case p.Kind != Heap && p.Kind != Coll && p.Op != Put && p.Op != Get && p.Op != AM && !p.Atomic(), p.Kind == BW && p.Atomic(), p.Kind == Rate && p.Op == CAS:
+	case p.Kind != Coll && p.Op != Put && p.Op != Get && p.Op != AM && !p.Atomic(), p.Kind == BW && p.Atomic(),
+		p.Kind == Rate && p.Op == CAS:
 		return fmt.Errorf("operation %q is not measured by %s", p.Op, p.Kind)
 	case p.Op != AM && p.Op != Barrier && (p.Size < 1 || p.Size > MaxSize):
 		return fmt.Errorf("size %d: want 1 byte to 1G", p.Size)
@@ -338,10 +315,8 @@ func (p Point) validate() error {
 		return fmt.Errorf("%d lanes: want 1 to %d", p.Lanes, MaxLanes)
 	case lat && p.Lanes != 1:
 		return fmt.Errorf("%d lanes: latency is measured on one", p.Lanes)
-	case p.PingPong() && p.Depth != 1:
-		return errors.New("a ping-pong has one message in flight; use --ack to measure puts at a depth")
-	case p.Chain < 1 || p.Chain > p.Depth && !lat:
-		return fmt.Errorf("chains of %d: want 1 to the depth, %d", p.Chain, p.Depth)
+	case lat && p.Depth != 1:
+		return fmt.Errorf("depth %d: a latency is that of one operation in flight", p.Depth)
 	case p.Iters < 0 || p.Iters > MaxIters:
 		return fmt.Errorf("%d iterations: want 1 to %d", p.Iters, int64(MaxIters))
 	case p.Duration < 0 || p.Iters == 0 && p.Duration == 0:
@@ -350,12 +325,10 @@ func (p Point) validate() error {
 		return errors.New("a negative warm-up")
 	case p.PerSecond < 0:
 		return errors.New("a negative rate")
-	case p.PerSecond > 0 && (!lat || p.Depth != 1 || p.Batch > 1):
-		return errors.New("--rate needs lat with depth 1 and one operation per sample")
+	case p.PerSecond > 0 && (!lat || p.Batch > 1):
+		return errors.New("--rate needs lat with one operation per sample")
 	case p.Batch < 0 || p.Batch > 1<<20:
 		return fmt.Errorf("%d operations per sample: want 1 to %d, or 0 for automatic", p.Batch, 1<<20)
-	case p.Batch > 1 && p.Depth > 1:
-		return errors.New("several operations per sample need depth 1")
 	case p.Bidi && p.Kind != BW:
 		return errors.New("--bidi is for bw")
 	case p.Local != "" && p.Local != Own:
@@ -374,16 +347,12 @@ func (p Point) validateAM() error {
 		return fmt.Errorf("size %d: want short, or 1 byte to 1M of a Medium", p.Size)
 	case p.Lanes > MaxMessageEndpoints:
 		return fmt.Errorf("%d lanes: want 1 to %d message endpoints", p.Lanes, MaxMessageEndpoints)
-	case lat && p.Depth != 1:
-		return errors.New("a round trip has one call in flight, depth 1")
 	case lat && p.Goroutines != 0:
 		return errors.New("--goroutines is for bw and rate; a latency is that of one goroutine")
 	case !lat && (p.Goroutines < 1 || p.Goroutines > MaxGoroutines):
 		return fmt.Errorf("%d goroutines: want 1 to %d", p.Goroutines, MaxGoroutines)
 	case p.Kind == BW && p.Size == 0:
 		return errors.New("a Short has no bytes whose bandwidth could be measured; use rate am")
-	case p.Chain > 1 && !lat:
-		return errors.New("--chain is for put, get and amo; messages are sent one by one")
 	}
 	return nil
 }

@@ -110,8 +110,8 @@ func TestAnAssertionAtItsBoundNeedsEquality(t *testing.T) {
 
 func valid() *Plan {
 	return &Plan{Fabric: "shm", Ranks: 2, Pct: []float64{50}, Points: []Point{
-		{Kind: Lat, Op: Put, Size: 8, Depth: 1, Lanes: 1, Chain: 1, Iters: 10},
-		{Kind: BW, Op: Get, Size: 64 << 10, Depth: 64, Lanes: 4, Chain: 1, Duration: time.Second},
+		{Kind: Lat, Op: Put, Size: 8, Depth: 1, Lanes: 1, Iters: 10},
+		{Kind: BW, Op: Get, Size: 64 << 10, Depth: 64, Lanes: 4, Duration: time.Second},
 	}}
 }
 
@@ -146,20 +146,17 @@ func TestImpossiblePlansAreRefusedWithTheReason(t *testing.T) {
 		"want ibv, shm or auto":      func(p *Plan) { p.Fabric = "tcp" },
 		"nothing to measure":         func(p *Plan) { p.Points = nil },
 		"atomics work on 8 bytes":    func(p *Plan) { p.Points[0].Op, p.Points[0].Size = AMO, 16 },
-		"use --ack":                  func(p *Plan) { p.Points[0].Depth = 4 },
+		"one operation in flight":    func(p *Plan) { p.Points[0].Depth = 4 },
 		"not measured by bw":         func(p *Plan) { p.Points[1].Op = AMO },
 		"want 1 byte":                func(p *Plan) { p.Points[0].Size = 0 },
 		"neither a number":           func(p *Plan) { p.Points[0].Iters = 0 },
-		"want 1 to the depth":        func(p *Plan) { p.Points[1].Chain = 65 },
 		"--rate needs":               func(p *Plan) { p.Points[1].PerSecond = 5 },
 		"--local is for put and get": func(p *Plan) { p.Points[0].Op, p.Points[0].Local = AMO, Own },
 		"is for am":                  func(p *Plan) { p.Points[1].Goroutines = 2 },
-		"depth 1":                    func(p *Plan) { p.Points[0].Op, p.Points[0].Depth = AM, 2 },
 		"a latency is that of one":   func(p *Plan) { p.Points[0].Op, p.Points[0].Goroutines = AM, 1 },
 		"0 goroutines":               func(p *Plan) { p.Points[1].Op = AM },
 		"use rate am":                func(p *Plan) { p.Points[1].Op, p.Points[1].Size, p.Points[1].Goroutines = AM, 0, 1 },
 		"64 message endpoints":       func(p *Plan) { p.Points[1].Op, p.Points[1].Lanes, p.Points[1].Goroutines = AM, 65, 1 },
-		"--chain is for":             func(p *Plan) { p.Points[1].Op, p.Points[1].Chain, p.Points[1].Goroutines = AM, 2, 1 },
 		"want short":                 func(p *Plan) { p.Points[0].Op, p.Points[0].Size = AM, MaxMedium+1 },
 		"one depth at a time": func(p *Plan) {
 			p.Points[1].Op, p.Points[1].Goroutines = AM, 1
@@ -205,8 +202,8 @@ func TestEndpointsAreOpenedForTheLargestPoint(t *testing.T) {
 	if m := p.Messages(); m.Endpoints != 0 {
 		t.Errorf("a plan without messages wants %+v", m)
 	}
-	p.Points = append(p.Points, Point{Kind: Lat, Op: AM, Size: 100, Depth: 1, Lanes: 1, Chain: 1, Iters: 1},
-		Point{Kind: Rate, Op: AM, Size: 8, Depth: 32, Lanes: 4, Goroutines: 8, Chain: 1, Iters: 1})
+	p.Points = append(p.Points, Point{Kind: Lat, Op: AM, Size: 100, Depth: 1, Lanes: 1, Iters: 1},
+		Point{Kind: Rate, Op: AM, Size: 8, Depth: 32, Lanes: 4, Goroutines: 8, Iters: 1})
 	if err := p.Validate(); err != nil {
 		t.Error(err)
 	}

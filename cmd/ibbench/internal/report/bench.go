@@ -19,7 +19,8 @@ type bench struct {
 func (b *bench) Add(s *Series) error {
 	if !b.begun {
 		b.begun = true
-		if _, err := fmt.Fprintf(b.w, "goos: linux\ngoarch: %s\npkg: github.com/ibconduit/conduit/cmd/ibbench\ncpu: %s\n", s.Env.Arch, s.Env.CPU); err != nil {
+		if _, err := fmt.Fprintf(b.w, "goos: linux\ngoarch: %s\npkg: github.com/ibconduit/conduit/cmd/ibbench\ncpu: %s\n",
+			s.Env.Arch, s.Env.CPU); err != nil {
 			return err
 		}
 	}
@@ -60,10 +61,9 @@ func (b *bench) line(s *Series, impl string, r *Result) error {
 	case plan.Cache:
 		name += variant + "/cache=" + s.Text("cache.side")
 	case plan.Flow:
-		name += fmt.Sprintf("%s/arm=%s/limit=%.0f", variant, strings.ReplaceAll(s.Text("flow.arm"), " ", "_"), s.Value("flow.limit"))
-	case plan.Heap:
-		name += fmt.Sprintf("/live=%d", s.Plan.Live)
-	case plan.Coll, plan.Join:
+		name += fmt.Sprintf("%s/arm=%s/limit=%.0f", variant, strings.ReplaceAll(s.Text("flow.arm"), " ", "_"),
+			s.Value("flow.limit"))
+	case plan.Coll:
 		name += fmt.Sprintf("/ranks=%d", s.Env.Ranks)
 	default:
 		if s.Plan.Kind == plan.Lat {

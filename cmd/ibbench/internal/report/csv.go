@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 )
 
 // table writes CSV (RFC 4180): a line of names, then a line for each series.
@@ -21,9 +19,6 @@ type table struct {
 func newCSV(w io.Writer, pct []float64) *table { return &table{w: csv.NewWriter(w), pct: pct} }
 
 func (t *table) Add(s *Series) error {
-	if s.Kind == plan.Pairs {
-		return t.pairs(s)
-	}
 	names, values := t.row(s)
 	if !t.begun {
 		t.begun = true
@@ -111,29 +106,4 @@ func (t *table) row(s *Series) (names, values []string) {
 		}
 	}
 	return names, values
-}
-
-// pairs writes a line for each pair.
-func (t *table) pairs(s *Series) error {
-	if !t.begun {
-		t.begun = true
-		if err := t.w.Write([]string{"kind", "op", "size", "from", "to", "from_host", "to_host", "network", "unit", "value"}); err != nil {
-			return err
-		}
-	}
-	m := s.Pairs()
-	for i := range m.Ranks {
-		for j := range m.Ranks {
-			if i == j {
-				continue
-			}
-			err := t.w.Write([]string{s.Kind, s.Op, strconv.FormatInt(s.Size, 10), strconv.Itoa(i), strconv.Itoa(j), m.Ranks[i].Host, m.Ranks[j].Host,
-				m.Networks[i][j], m.Unit, plain(m.Values[i][j])})
-			if err != nil {
-				return err
-			}
-		}
-	}
-	t.w.Flush()
-	return t.w.Error()
 }

@@ -97,19 +97,22 @@ var verdictColumns = []column{
 // of each program, and what became of the goals.
 func verdicts(all []*Series) string {
 	var rows []string
-	told := false
+	more := false
 	for _, s := range all {
 		if s.Kind == KindPerftest {
-			told = told || s.Beside() != nil || s.Has("goal.ratio")
+			more = more || s.judgedFurther()
 			rows = append(rows, line(verdictColumns, func(c column) string { return c.of(s) })+"\n")
 		}
 	}
-	if !told {
+	if !more {
 		return ""
 	}
 	return "\nbest round and median of rounds: p50 in us, throughputs in MB/s, rates in Mop/s; ratios are ours to perftest's, a goal is for the best rounds\n" +
 		line(verdictColumns, func(c column) string { return c.name }) + "\n" + strings.Join(rows, "")
 }
+
+// judgedFurther reports whether a comparison has more than a row of a peer says.
+func (s *Series) judgedFurther() bool { return s.Beside() != nil || s.Has("goal.ratio") }
 
 // bestAndMedian are the best round and the median of all.
 func (s *Series) bestAndMedian(r *Result) string {

@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"io"
 	"strings"
-
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/pairs"
 )
 
-// MarshalJSON writes the schema ibbench/1: what all points have, then metrics, peers and the raw
-// result, each at its place.
+// MarshalJSON writes the schema ibbench/1: what all points have, then metrics and peers, each
+// at its place.
 func (s *Series) MarshalJSON() ([]byte, error) {
 	type plain Series
 	text, err := json.Marshal((*plain)(s))
@@ -27,14 +25,6 @@ func (s *Series) MarshalJSON() ([]byte, error) {
 	}
 	for _, p := range s.Peers {
 		tree[p.Place] = p
-	}
-	switch raw := s.Raw.(type) {
-	case *pairs.Matrix:
-		tree["pairs"] = raw
-	case *Sizes:
-		tree["cache_sizes"] = raw
-	case json.RawMessage, Report:
-		place(tree, "flow.report", raw)
 	}
 	more, err := json.Marshal(tree)
 	if err != nil || len(tree) == 0 {
@@ -63,25 +53,14 @@ func (s *Series) UnmarshalJSON(text []byte) error {
 	type plain Series
 	var parts struct {
 		*plain
-		Perftest *Peer         `json:"perftest"`
-		MPI      *Peer         `json:"mpi"`
-		UCX      *Peer         `json:"ucx"`
-		Pairs    *pairs.Matrix `json:"pairs"`
-		Sizes    *Sizes        `json:"cache_sizes"`
-		Flow     struct{ Report json.RawMessage }
+		Perftest *Peer `json:"perftest"`
+		MPI      *Peer `json:"mpi"`
+		UCX      *Peer `json:"ucx"`
 	}
 	parts.plain = (*plain)(s)
 	var tree any
 	if err := errors.Join(json.Unmarshal(text, &parts), json.Unmarshal(text, &tree)); err != nil {
 		return err
-	}
-	switch {
-	case parts.Pairs != nil:
-		s.Raw = parts.Pairs
-	case parts.Sizes != nil:
-		s.Raw = parts.Sizes
-	case parts.Flow.Report != nil:
-		s.Raw = parts.Flow.Report
 	}
 	s.addPeer("perftest", parts.Perftest)
 	s.addPeer("mpi", parts.MPI)

@@ -40,7 +40,8 @@ func Combine(rounds []*Series) *Series {
 	}
 	m := s.Result
 	round := Rounding(m.OpsPerSample)
-	m.Mean, m.PerSecond = round(of(func(s *Series) float64 { return s.Result.Mean })), RoundRate(of(func(s *Series) float64 { return s.Result.PerSecond }))
+	m.Mean, m.PerSecond = round(of(func(s *Series) float64 { return s.Result.Mean })),
+		RoundRate(of(func(s *Series) float64 { return s.Result.PerSecond }))
 	m.P = maps.Clone(m.P)
 	for p := range m.P {
 		m.P[p] = round(of(func(s *Series) float64 { return s.Result.P[p] }))

@@ -48,8 +48,10 @@ type declaration struct {
 // declared are all metrics, in the order of their columns.
 var declared = flatten(
 	group("ratio", // ours to the peer's: below 1 ours are faster in latency, above 1 in bandwidth
-		declaration{name: "p50", form: spread, unit: "x", assert: "p50"}, declaration{name: "mean", form: spread, unit: "x", assert: "mean"},
-		declaration{name: "p99", form: spread, unit: "x", assert: "p99"}, declaration{name: "best", unit: "x"}, declaration{name: "interval", form: bounds, unit: "x"}),
+		declaration{name: "p50", form: spread, unit: "x", assert: "p50"},
+		declaration{name: "mean", form: spread, unit: "x", assert: "mean"},
+		declaration{name: "p99", form: spread, unit: "x", assert: "p99"}, declaration{name: "best", unit: "x"},
+		declaration{name: "interval", form: bounds, unit: "x"}),
 	group("goal", declaration{name: "ratio", unit: "x"}, declaration{name: "verdict", form: label}),
 	group("mr", declaration{name: "registrar", form: label, csv: "registrar"},
 		declaration{csv: "regions", plan: func(p *plan.Point) any { return p.Regions }}),
@@ -58,27 +60,26 @@ var declared = flatten(
 	group("mr.hit", declaration{name: "percent", unit: "%", csv: "hit_percent", bench: "hit-%", assert: "hits"},
 		declaration{name: "allocs_per_op", csv: "allocs_per_op", bench: "allocs/op", assert: "allocs"}),
 	figures("mr.churn.raw", "raw"),
-	group("mr.churn", declaration{name: "overhead_ns", form: spread, unit: "ns", csv: "overhead", bench: "overhead-ns", assert: "overhead"}),
+	group("mr.churn", declaration{name: "overhead_ns", form: spread, unit: "ns", csv: "overhead", bench: "overhead-ns",
+		assert: "overhead"}),
 	figures("mr.churn.cycle", "cycle"), figures("mr.churn.raw_cycle", "raw_cycle"),
 	group("mr.churn", declaration{name: "ratio", form: spread, unit: "x", csv: "ratio", assert: "ratio"},
 		declaration{csv: "cycles", plan: func(p *plan.Point) any { return p.Cycles }},
-		declaration{name: "rss_growth", unit: "B", csv: "rss_growth", bench: "rss-growth-B", assert: "rss"}, declaration{name: "heap_growth", unit: "B", csv: "heap_growth"}),
-	counts("mr.churn", "dead_max misses uncached stale", declaration{csv: "*"}),
-	counts("am", "sent handled rnr no_credit no_buffer no_reply queue_full controls copies parks sleeps hand_overs", declaration{sum: true}),
+		declaration{name: "rss_growth", unit: "B", csv: "rss_growth", bench: "rss-growth-B", assert: "rss"}),
+	counts("mr.churn", "dead_max stale", declaration{csv: "*"}),
+	counts("am", "sent handled rnr no_credit no_buffer no_reply queue_full controls copies parks sleeps hand_overs",
+		declaration{sum: true}),
 	group("am", declaration{name: "allocs_per_op", bench: "allocs/op", exact: true}),
-	group("heap", declaration{csv: "live", plan: func(p *plan.Point) any { return p.Live }}),
-	counts("heap", "blocks in_use free largest_free", declaration{csv: "*"}),
-	group("heap", declaration{name: "fragmentation", unit: "%", csv: "fragmentation", assert: "fragmentation", exact: true},
-		declaration{name: "meta", unit: "%", csv: "meta", assert: "meta", exact: true}, declaration{name: "requests", csv: "requests", sum: true}),
-	group("join", declaration{csv: "segment", plan: func(p *plan.Point) any { return p.Segment }}),
-	counts("join", "launch bootstrap join barrier", declaration{csv: "*", unit: "ns"}),
-	group("flow", declaration{name: "arm", form: label, csv: "arm"}, declaration{name: "counts", form: label, csv: "counts"}),
-	counts("flow", "limit peak faults", declaration{csv: "*"}),
+	group("flow", declaration{name: "arm", form: label, csv: "arm"},
+		declaration{name: "counts", form: label, csv: "counts"}),
+	counts("flow", "limit peak faults arrays", declaration{csv: "*"}),
 	group("flow", declaration{name: "failed", form: label, csv: "failed"}),
 	group("cache", declaration{name: "side", form: label, csv: "side"}, declaration{name: "base", form: truth}),
 	counts("cache", "messages requests bytes hits misses prefetched unused fetched used", declaration{csv: "*"}),
-	group("cache", declaration{name: "time", form: estimate, unit: "ns"}, declaration{name: "ratio", form: estimate, unit: "x", csv: "ratio", assert: "ratio"},
-		declaration{name: "messages_ratio", unit: "x", assert: "messages"}, declaration{name: "bytes_ratio", unit: "x", assert: "bytes"}),
+	group("cache", declaration{name: "time", form: estimate, unit: "ns"},
+		declaration{name: "ratio", form: estimate, unit: "x", csv: "ratio", assert: "ratio"},
+		declaration{name: "messages_ratio", unit: "x", assert: "messages"},
+		declaration{name: "bytes_ratio", unit: "x", assert: "bytes"}),
 )
 
 func flatten(groups ...[]declaration) (all []declaration) {
@@ -108,7 +109,8 @@ func counts(object, names string, like declaration) (all []declaration) {
 
 // figures declares the Figures of a time, of which tables have the median.
 func figures(object, short string) []declaration {
-	return group(object, declaration{name: "p50", unit: "ns", csv: short + "_p50", bench: strings.ReplaceAll(short, "_", "-") + "-ns"},
+	return group(object, declaration{name: "p50", unit: "ns", csv: short + "_p50",
+		bench: strings.ReplaceAll(short, "_", "-") + "-ns"},
 		declaration{name: "mean", unit: "ns"}, declaration{name: "p99", unit: "ns"})
 }
 

@@ -4,7 +4,6 @@ import (
 	"math"
 	"strconv"
 
-	"github.com/ibconduit/conduit/cmd/ibbench/internal/pairs"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 )
@@ -38,7 +37,6 @@ type Series struct {
 
 	Metrics Metrics `json:"-"` // beside Result
 	Peers   []*Peer `json:"-"` // what others measured in the same rounds; the metrics "ratio" are to the first
-	Raw     any     `json:"-"` // what figures are drawn from: *pairs.Matrix, *Sizes, or the Report of flow, which is a json.RawMessage when it was read
 
 	File string `json:"-"` // that it was read from
 }
@@ -208,12 +206,6 @@ func (s *Series) Beside() *Peer {
 	return s.Peers[1]
 }
 
-// Pairs is the raw result of a series of pairs, nil of others.
-func (s *Series) Pairs() *pairs.Matrix {
-	m, _ := s.Raw.(*pairs.Matrix)
-	return m
-}
-
 // Counted are the rounds that count.
 func (p *Peer) Counted() int { return len(p.Rounds) - p.Discarded }
 
@@ -234,8 +226,6 @@ func (s *Series) metric(a plan.Assertion) float64 {
 		return s.Value(d.name)
 	}
 	switch a.Metric {
-	case "findings":
-		return float64(len(s.Pairs().Findings))
 	case "min":
 		return r.Min
 	case "max":

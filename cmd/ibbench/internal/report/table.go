@@ -62,12 +62,9 @@ var (
 	depths      = dimension("depth", "%6s", func(p *plan.Point) int { return p.Depth }, "1")
 	lanes       = dimension("lanes", "%6s", func(p *plan.Point) int { return p.Lanes }, "1")
 	goroutines  = dimension("goroutines", "%10s", func(p *plan.Point) int { return p.Goroutines }, "0")
-	live        = dimension("live", "%8s", func(p *plan.Point) int { return p.Live }, "0")
 	regions     = dimension("regions", "%8s", func(p *plan.Point) int { return p.Regions }, "0")
 	loop        = dimension("loop", "%6s", func(p *plan.Point) int { return p.Batch }, "")
 	samples     = column{"samples", "%9s", func(s *Series) string { return fmt.Sprint(s.Result.Count) }, ""}
-	arm         = metric("memory of messages", "%-20s", "flow.arm", nil)
-	limit       = metric("limit, MiB", "%10s", "flow.limit", mebi)
 	kernelNames = column{"kernel", "%-20s", func(s *Series) string { return strings.TrimSpace(s.Op + " " + s.Plan.Variant) }, ""}
 )
 
@@ -87,53 +84,47 @@ func (c column) as(name, format string) column {
 }
 
 // times are the columns of a latency.
-func (t *text) times(show func(float64) string, unit string) []column {
+func times(pct []float64, show func(float64) string, unit string) []column {
 	all := []column{samples, figure("min", "%9s", show, least)}
-	for _, p := range t.pct {
+	for _, p := range pct {
 		all = append(all, figure("p"+Key(p), "%9s", show, percentile(Key(p))))
 	}
-	return append(all, figure("max", "%9s", show, most), figure("mean", "%9s", show, mean), constant("unit", " %-4s", unit))
+	return append(all, figure("max", "%9s", show, most), figure("mean", "%9s", show, mean),
+		constant("unit", " %-4s", unit))
 }
 
-// columns of the text's table, by what was measured. Pairs have a matrix instead.
-func (t *text) columns(s *Series) []column {
+// columnsOf are the columns of a table, by what was measured. Kinds of
+// earlier versions have those of a latency or a throughput.
+func columnsOf(s *Series, pct []float64) []column {
 	switch {
 	case s.Kind == plan.MR && s.Op == plan.Churn:
 		return churnColumns
 	case s.Kind == plan.MR && s.Op == plan.Reg:
 		return regColumns
 	case s.Kind == plan.MR:
-		return slices.Concat([]column{sizeColumn, regions}, t.times(nanos, "ns"),
+		return slices.Concat([]column{sizeColumn, regions}, times(pct, nanos, "ns"),
 			[]column{metric("hits", "%7s", "mr.hit.percent", percents), metric("allocs", "%7s", "mr.hit.allocs_per_op", plain)})
-	case s.Kind == plan.Heap:
-		return slices.Concat([]column{sizeColumn, live}, t.times(micros, "us"), []column{
-			metric("requests", "%9s", "heap.requests", plain), metric("in use", "%9s", "heap.in_use", func(v float64) string { return kilo(v) + "K" }),
-			metric("frag. %", "%9s", "heap.fragmentation", tenths), metric("meta %", "%6s", "heap.meta", hundredths)})
-	case s.Kind == plan.Join:
-		return joinColumns
 	case s.Kind == plan.Cache:
 		return cacheColumns
+	case s.Kind == plan.Flow:
+		return flowColumns(s)
 	case s.Peer() != nil:
 		return peerColumns(s)
 	case s.Kind == plan.Coll:
-		return slices.Concat([]column{sizeColumn, loop}, t.times(micros, "us"))
-	case s.Kind != plan.Lat:
+		return slices.Concat([]column{sizeColumn, loop}, times(pct, micros, "us"))
+	case s.Result.Unit != "ns":
 		return streamColumns(s)
 	}
-	return slices.Concat([]column{sizeColumn}, t.times(micros, "us"))
-}
-
-var joinColumns = []column{
-	sizeColumn.as("ranks", "%8s"), samples.as("starts", "%7s"),
-	figure("min", "%10s", millis, least), figure("p50", "%10s", millis, percentile("50")), figure("max", "%10s", millis, most),
-	metric("launch", "%10s", "join.launch", millis), metric("bootstrap", "%10s", "join.bootstrap", millis),
-	metric("join", "%10s", "join.join", millis), metric("barrier", "%10s", "join.barrier", millis), constant("unit", " %s", "ms"),
+	return slices.Concat([]column{sizeColumn}, times(pct, micros, "us"))
 }
 
 var regColumns = []column{
-	sizeColumn, samples, metric("register", "%10s", "mr.reg.register.p50", micros), metric("deregister", "%10s", "mr.reg.deregister.p50", micros),
-	figure("both", "%10s", micros, percentile("50")), figure("p99", "%10s", micros, percentile("99")), figure("max", "%10s", micros, most),
-	metric("copy", "%10s", "mr.reg.copy.p50", micros), metric("hit", "%9s", "mr.reg.hit_ns", micros), constant("unit", " %s", "us"),
+	sizeColumn, samples, metric("register", "%10s", "mr.reg.register.p50", micros),
+	metric("deregister", "%10s", "mr.reg.deregister.p50", micros),
+	figure("both", "%10s", micros, percentile("50")), figure("p99", "%10s", micros, percentile("99")),
+	figure("max", "%10s", micros, most),
+	metric("copy", "%10s", "mr.reg.copy.p50", micros), metric("hit", "%9s", "mr.reg.hit_ns", micros),
+	constant("unit", " %s", "us"),
 }
 
 var churnColumns = []column{
@@ -141,16 +132,35 @@ var churnColumns = []column{
 	metric("overhead", "%8s", "mr.churn.overhead_ns", nanos),
 	bounded("range", "%14s", "mr.churn.overhead_ns", func(m Metric) string { return nanos(m.Low) + " to " + nanos(m.High) }),
 	metric("cycle", "%7s", "mr.churn.cycle.p50", nanos), metric("raw", "%7s", "mr.churn.raw_cycle.p50", nanos),
-	metric("ratio", "%6s", "mr.churn.ratio", thousandths), bounded("range", "%14s", "mr.churn.ratio", span), constant("unit", " %-5s", "ns"),
-	{name: "cycles", format: "%8s", of: func(s *Series) string { return fmt.Sprint(s.Plan.Cycles) }}, metric("rss KiB", "%8s", "mr.churn.rss_growth", kilo),
-	metric("dead", "%6s", "mr.churn.dead_max", plain), metric("misses", "%7s", "mr.churn.misses", plain),
-	metric("uncached", "%8s", "mr.churn.uncached", plain), metric("stale", "%6s", "mr.churn.stale", plain),
+	metric("ratio", "%6s", "mr.churn.ratio", thousandths), bounded("range", "%14s", "mr.churn.ratio", span),
+	constant("unit", " %-5s", "ns"),
+	{name: "cycles", format: "%8s", of: func(s *Series) string { return fmt.Sprint(s.Plan.Cycles) }},
+	metric("rss KiB", "%8s", "mr.churn.rss_growth", kilo),
+	metric("dead", "%6s", "mr.churn.dead_max", plain), metric("stale", "%6s", "mr.churn.stale", plain),
+}
+
+// flowColumns have a run a row. The size is a number of what the header says.
+func flowColumns(s *Series) []column {
+	time := figure("ms", "%10s", millis, mean)
+	if s.Result.Unit != "ns" {
+		time = figure("MB/s", "%10s", mega, mean)
+	}
+	return []column{
+		{name: "size", format: "%8s", of: func(s *Series) string { return fmt.Sprint(s.Size) }},
+		metric("memory of messages", "%-18s", "flow.arm", nil),
+		metric("limit MiB", "%9s", "flow.limit", mebi), time, metric("faults", "%8s", "flow.faults", plain),
+		metric("peak MiB", "%9s", "flow.peak", mebi), metric("arrays MiB", "%10s", "flow.arrays", mebi),
+		metric("failed", " %s", "flow.failed", nil),
+	}
 }
 
 var cacheColumns = []column{
-	kernelNames, {name: "size", format: "%8s", of: func(s *Series) string { return fmt.Sprint(s.Size) }}, metric("cache", "%-5s", "cache.side", nil), samples.as("rounds", "%6s"),
-	metric("median", "%10s", "cache.time", micros), bounded("95 % interval", "%-22s", "cache.time", func(m Metric) string { return micros(m.Low) + " to " + micros(m.High) }),
-	constant("unit", " %-4s", "us"), metric("messages", "%9s", "cache.messages", plain), metric("bytes", "%11s", "cache.bytes", plain),
+	kernelNames, {name: "size", format: "%8s", of: func(s *Series) string { return fmt.Sprint(s.Size) }},
+	metric("cache", "%-5s", "cache.side", nil), samples.as("rounds", "%6s"),
+	metric("median", "%10s", "cache.time", micros), bounded("95 % interval", "%-22s", "cache.time",
+		func(m Metric) string { return micros(m.Low) + " to " + micros(m.High) }),
+	constant("unit", " %-4s", "us"), metric("messages", "%9s", "cache.messages", plain),
+	metric("bytes", "%11s", "cache.bytes", plain),
 	otherSides("times as fast", " %-22s", func(s *Series) string {
 		m := s.Metrics["cache.ratio"]
 		return fmt.Sprintf("%.2f (%.2f to %.2f)", m.Value, m.Low, m.High)
@@ -161,7 +171,10 @@ var cacheColumns = []column{
 		return percents(percent(s.Value("cache.hits"), s.Value("cache.hits")+s.Value("cache.misses")))
 	}),
 	cached("ahead", "%8s", func(s *Series) string { return plain(s.Value("cache.prefetched")) }),
-	cached("unused", "%7s", func(s *Series) string { return percents(percent(s.Value("cache.unused"), s.Value("cache.prefetched"))) }),
+	cached("unused", "%7s", func(s *Series) string {
+		return percents(percent(s.Value("cache.unused"),
+			s.Value("cache.prefetched")))
+	}),
 }
 
 // otherSides is a column of the sides that are compared with the first.
@@ -195,7 +208,8 @@ func peerColumns(s *Series) []column {
 		return column{name: name, format: "%9s", of: func(s *Series) string { return s.shown(s.Result.figure(p)) }}
 	}
 	theirs := func(p string) column {
-		return column{name: s.Peer().name(), format: "%9s", of: func(s *Series) string { return s.reported(&s.Peer().Result, p) }}
+		return column{name: s.Peer().name(), format: "%9s",
+			of: func(s *Series) string { return s.reported(&s.Peer().Result, p) }}
 	}
 	ratio := func(p string) column {
 		return bounded("ratio", "%7s", "ratio."+p, func(m Metric) string { return thousandths(m.Value) })
@@ -209,11 +223,13 @@ func peerColumns(s *Series) []column {
 			}
 			return "-"
 		}}
-		return []column{sizeColumn, loop, rounds, ours("p50", "50"), theirs("50"), ratio("p50"), interval, spread, ours("mean", ""), theirs(""), ratio("mean"), unit}
+		return []column{sizeColumn, loop, rounds, ours("p50", "50"), theirs("50"), ratio("p50"), interval, spread,
+			ours("mean", ""), theirs(""), ratio("mean"), unit}
 	case s.Result.Unit != "ns":
 		return []column{sizeColumn, rounds, ours("ours", ""), theirs(""), ratio("mean"), spread, unit}
 	}
-	return []column{sizeColumn, rounds, ours("p50", "50"), theirs("50"), ratio("p50"), spread, ours("mean", ""), theirs(""), ratio("mean"), ours("p99", "99"), theirs("99"), ratio("p99"), unit}
+	return []column{sizeColumn, rounds, ours("p50", "50"), theirs("50"), ratio("p50"), spread, ours("mean", ""),
+		theirs(""), ratio("mean"), ours("p99", "99"), theirs("99"), ratio("p99"), unit}
 }
 
 // figure is a percentile of a result, or its mean.
@@ -255,7 +271,8 @@ func streamColumns(s *Series) []column {
 		all = append(all, goroutines)
 	}
 	return append(all, samples.as("ops", "%10s"),
-		figure("min", "%10s", mega, least), figure("p50", "%10s", mega, percentile("50")), figure("max", "%10s", mega, most), figure("mean", "%10s", mega, mean),
+		figure("min", "%10s", mega, least), figure("p50", "%10s", mega, percentile("50")), figure("max", "%10s", mega, most),
+		figure("mean", "%10s", mega, mean),
 		column{name: "unit", format: " %-5s", of: func(s *Series) string { return shownUnit(s.Result.Unit) }},
 		figure("Mop/s", "%11s", mega, func(r *Result) float64 { return r.PerSecond }))
 }

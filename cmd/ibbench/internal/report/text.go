@@ -3,8 +3,6 @@ package report
 import (
 	"fmt"
 	"io"
-	"math"
-	"slices"
 	"strings"
 
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
@@ -18,7 +16,6 @@ type text struct {
 	pct    []float64
 	err    error
 	header string
-	own    bool // a Report has said it all
 	all    []*Series
 }
 
@@ -29,37 +26,33 @@ func (t *text) printf(format string, args ...any) {
 }
 
 func (t *text) Add(s *Series) error {
-	if r, ok := s.Raw.(Report); ok {
-		t.own = true
-		t.printf("%s", r.Text())
-	}
-	if t.own {
-		return t.err
-	}
 	if h := header(s); h != t.header {
 		if t.header != "" {
 			t.printf("\n")
 		}
 		t.header = h
-		t.printf("%s\n%s\n", h, t.heads(s))
+		t.printf("%s\n%s\n", h, line(columnsOf(s, t.pct), func(c column) string { return c.name }))
 	}
-	t.printf("%s\n", t.row(s))
+	t.printf("%s\n", line(columnsOf(s, t.pct), func(c column) string { return c.of(s) }))
 	t.all = append(t.all, s)
 	return t.err
 }
 
-// Close prints the picture of a single latency, assertions and notes.
+// Close prints verdicts, assertions and notes.
 func (t *text) Close() error {
-	if len(t.all) == 1 && t.all[0].Hist != nil && t.all[0].Kind == plan.Lat {
-		t.printf("\n%s", bars(t.all[0]))
-	}
-	t.grid()
-	t.findings()
 	t.printf("%s", verdicts(t.all))
-	for _, s := range t.all {
-		if sizes, ok := s.Raw.(*Sizes); ok {
-			t.printf("\n%s", sizes)
-		}
+	for _, a := range asserted(t.all) {
+		t.printf("%s\n", a)
+	}
+	for _, n := range notes(t.all) {
+		t.printf("note: %s\n", n)
+	}
+	return t.err
+}
+
+// asserted says what became of assertions.
+func asserted(all []*Series) (lines []string) {
+	for _, s := range all {
 		for _, a := range s.Asserts {
 			at := s.sizeText()
 			if s.Kind == plan.Cache {
@@ -68,13 +61,11 @@ func (t *text) Close() error {
 			if s.Plan.Regions > 0 {
 				at += fmt.Sprintf(" with %s", errtext.Count(s.Plan.Regions, "region"))
 			}
-			t.printf("assert %s: %s (%s %s at %s: %s)\n", a.Text, verdict(a.OK), s.Kind, s.Plan.OpName(), at, s.outcome(a))
+			lines = append(lines, fmt.Sprintf("assert %s: %s (%s %s at %s: %s)", a.Text, verdict(a.OK), s.Kind, s.Plan.OpName(),
+				at, s.outcome(a)))
 		}
 	}
-	for _, n := range notes(t.all) {
-		t.printf("note: %s\n", n)
-	}
-	return t.err
+	return lines
 }
 
 func verdict(ok bool) string {
@@ -104,7 +95,7 @@ func (s *Series) value(v float64, assertion string) string {
 		return hundredths(v) + " %"
 	case of && d.unit == "B":
 		return kilo(v) + " KiB"
-	case of && d.unit == "", s.Kind == plan.Pairs:
+	case of && d.unit == "":
 		return plain(v)
 	case s.Kind == plan.MR:
 		return nanos(v) + " ns"
@@ -138,8 +129,6 @@ func header(s *Series) string {
 	switch s.Kind {
 	case plan.Cache:
 		parts[0] = s.Kind // one table for all kernels
-	case plan.Pairs:
-		parts[0] = pairsTitle(s)
 	case plan.MR:
 		parts = parts[:1]
 		if e.Device == nil {
@@ -153,10 +142,6 @@ func header(s *Series) string {
 	switch s.Kind {
 	case plan.MR:
 		parts = append(parts, e.From, mrTitles[s.Op])
-	case plan.Pairs:
-		parts = append(parts, fmt.Sprintf("%d ranks, hosts: %d", e.Ranks, e.Hosts), "from the rank of a row to that of a column", shownUnit(s.Result.Unit))
-	case plan.Join:
-		parts = append(parts, "on "+host, "segments of "+sizeText(s.Plan.Segment), s.Definition+": from the launch until the last rank has come out of its first barrier")
 	case plan.Flow:
 		parts = append(parts, "on "+host, fmt.Sprintf("%d ranks", e.Ranks), "sizes in "+s.Text("flow.counts"), s.Definition)
 	default:
@@ -203,24 +188,10 @@ func definition(s *Series) string {
 	case s.Op != plan.AM || s.Plan.Kind != plan.Lat:
 		return s.Definition
 	case s.Kind == KindPerftest:
-		return fmt.Sprintf("%s: request and reply beside %.0f x %s, which reports half round trips", s.Definition, s.Peer().Times, s.Peer().Tool)
+		return fmt.Sprintf("%s: request and reply beside %.0f x %s, which reports half round trips", s.Definition,
+			s.Peer().Times, s.Peer().Tool)
 	}
 	return s.Definition + ": request and reply, to be set against 2 x ib_send_lat"
-}
-
-// heads of a table's columns.
-func (t *text) heads(s *Series) string {
-	if s.Kind == plan.Pairs {
-		return pairsHeads(s.Pairs())
-	}
-	return line(t.columns(s), func(c column) string { return c.name })
-}
-
-func (t *text) row(s *Series) string {
-	if s.Kind == plan.Pairs {
-		return pairsRows(s)
-	}
-	return line(t.columns(s), func(c column) string { return c.of(s) })
 }
 
 // notes gathers what the series and their environments have to say, once each.
@@ -242,64 +213,12 @@ func notes(all []*Series) (out []string) {
 	}
 	for _, s := range all {
 		switch {
-		case s.Kind == plan.Join: // milliseconds
 		case s.Env.ClockNS > 0 && s.Kind == plan.MR:
 			add(fmt.Sprintf("one reading of the clock costs %.0f ns; it is part of each sample", s.Env.ClockNS))
 		case s.Env.ClockNS > 0:
-			add(fmt.Sprintf("fabric %s: one reading of the clock costs %.0f ns; it is part of each sample", s.Env.Fabric, s.Env.ClockNS))
+			add(fmt.Sprintf("fabric %s: one reading of the clock costs %.0f ns; it is part of each sample", s.Env.Fabric,
+				s.Env.ClockNS))
 		}
 	}
 	return out
-}
-
-const (
-	barRows  = 16
-	barWidth = 50
-)
-
-// bars draws the histogram up to the 99th percentile, with what lies beyond in
-// a last row.
-func bars(s *Series) string {
-	scale := 1.0
-	if s.Hist.Unit == "ps" {
-		scale = 1e-3
-	}
-	total := int64(0)
-	for _, b := range s.Hist.Buckets {
-		total += b[2]
-	}
-	if total == 0 {
-		return ""
-	}
-	lo, hi, widest := float64(s.Hist.Buckets[0][0])*scale, 0.0, scale
-	sum := int64(0)
-	for _, b := range s.Hist.Buckets {
-		widest = max(widest, float64(b[1]+1-b[0])*scale) // a row of less would have none, or two
-		if sum += b[2]; float64(sum) >= 0.99*float64(total) {
-			hi = float64(b[1]+1) * scale
-			break
-		}
-	}
-	step := math.Max((hi-lo)/barRows, widest)
-	counts := make([]int64, barRows+1)
-	for _, b := range s.Hist.Buckets {
-		mid := float64(b[0]+b[1]) / 2 * scale
-		counts[min(int((mid-lo)/step), barRows)] += b[2]
-	}
-	rows := barRows
-	for counts[rows-1] == 0 {
-		rows-- // the rows beyond the last value of few
-	}
-	most := float64(max(slices.Max(counts), 1))
-	var out strings.Builder
-	line := func(name string, from float64, c int64) {
-		fmt.Fprintf(&out, "%8s %9s us %9d %s\n", name, micros(from), c, strings.Repeat("█", int(float64(c)/most*barWidth+0.5)))
-	}
-	for i, c := range counts[:rows] {
-		line("from", lo+float64(i)*step, c)
-	}
-	if c := counts[barRows]; c > 0 {
-		line("beyond", lo+barRows*step, c)
-	}
-	return out.String()
 }

@@ -8,23 +8,27 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 )
 
+// Shown is a figure for people, with its unit.
+func Shown(v float64, unit string) (text, shownUnit string) {
+	switch unit {
+	case "ns":
+		return micros(v), "us"
+	case "B/s":
+		return mega(v), "MB/s"
+	}
+	return mega(v), "Mop/s"
+}
+
 // shown prints a figure of a result in the unit that shownUnit names.
 func (s *Series) shown(v float64) string {
-	if s.Result.Unit == "ns" {
-		return micros(v)
-	}
-	return mega(v)
+	text, _ := Shown(v, s.Result.Unit)
+	return text
 }
 
 // shownUnit is that of figures for people, of a unit of results.
 func shownUnit(unit string) string {
-	switch unit {
-	case "ns":
-		return "us"
-	case "B/s":
-		return "MB/s"
-	}
-	return "Mop/s"
+	_, shown := Shown(0, unit)
+	return shown
 }
 
 // sizeText names the size of a series.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,44 +36,21 @@ func New(format string, w io.Writer, pct []float64) (Writer, error) {
 		return newCSV(w, pct), nil
 	case "bench":
 		return &bench{w: w, pct: pct}, nil
-	case "svg":
-		return &drawing{w}, nil
 	}
 	return nil, fmt.Errorf("format %q: want one of %s", format, strings.Join(Formats, ", "))
 }
 
 // suffixes of file names and the formats that they stand for.
-var suffixes = map[string]string{".json": "json", ".ndjson": "ndjson", ".csv": "csv", ".txt": "text", ".bench": "bench", ".svg": "svg"}
+var suffixes = map[string]string{".json": "json", ".ndjson": "ndjson", ".csv": "csv", ".txt": "text", ".bench": "bench"}
 
 // FormatOf is a file's format by its suffix.
 func FormatOf(path string) (string, error) {
 	if f, ok := suffixes[strings.ToLower(filepath.Ext(path))]; ok {
 		return f, nil
 	}
-	var known []string
-	for s, format := range suffixes {
-		if format != "svg" { // of few commands
-			known = append(known, s)
-		}
-	}
-	slices.Sort(known)
-	return "", fmt.Errorf("-o %s: the suffix says the format; these exist: %s", path, strings.Join(known, " "))
+	return "", fmt.Errorf("-o %s: the suffix says the format; these exist: %s", path,
+		strings.Join(slices.Sorted(maps.Keys(suffixes)), " "))
 }
-
-// Report is the raw result of a command that has a text of its own, and perhaps a drawing.
-type Report interface{ Text() string }
-
-// drawing writes that of a Report.
-type drawing struct{ w io.Writer }
-
-func (d *drawing) Add(s *Series) (err error) {
-	if r, ok := s.Raw.(interface{ SVG() string }); ok {
-		_, err = io.WriteString(d.w, r.SVG())
-	}
-	return err
-}
-
-func (d *drawing) Close() error { return nil }
 
 // File is a writer into a file of its own, which has all of the results when it is closed. What a
 // file has is kept until then, and where there is no result or not all can be written.

@@ -9,44 +9,21 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 
+	"github.com/ibconduit/conduit"
 	"github.com/ibconduit/conduit/bootstrap"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/measure"
+	"github.com/ibconduit/conduit/internal/bench"
 	"github.com/ibconduit/conduit/internal/memgroup"
-	"github.com/ibconduit/conduit/internal/pressure"
 )
 
-// Rank is what a kernel runs on: one process of a run.
-type Rank struct {
-	Boot   bootstrap.Bootstrap
-	Fabric string
-	Device string
-	place  string // of its memory group; empty: none
-	params json.RawMessage
-	mu     sync.Mutex
-	out    *json.Encoder
-}
-
-// Params reads the kernel's parameters.
-func (r *Rank) Params(to any) error { return json.Unmarshal(r.params, to) }
-
-// Used is the memory of the rank's group in bytes; 0 without a group.
-func (r *Rank) Used() int64 { return memgroup.Used(r.place) }
-
-// Pinned is how many bytes of the rank devices and mlock have.
-func (r *Rank) Pinned() int64 { return pressure.New().Read().Pinned }
-
-// Say passes a line to Run.Said. Any goroutine may call it.
-func (r *Rank) Say(v any) {
-	line, err := json.Marshal(v)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err == nil {
-		_ = r.out.Encode(said{Rank: r.Boot.Rank(), Line: line}) // the run has ended
-	}
-}
+// Kernels of package bench, with the parameters and results of that package.
+const (
+	Jacobi = "jacobi"
+	FT     = "ft"
+	Incast = "incast"
+)
 
 // RankMain is the whole life of a rank. It returns an exit code.
 func RankMain() int { return Life(play) }
@@ -72,23 +49,28 @@ func play(ctx context.Context) (rank int, err error) {
 	if err := json.Unmarshal([]byte(os.Getenv(orderVar)), &o); err != nil {
 		return 0, fmt.Errorf("%s: %w", orderVar, err)
 	}
-	k, ok := kernels[o.Kernel]
-	if !ok {
-		return 0, fmt.Errorf("no kernel %q", o.Kernel)
-	}
 	boot, err := bootstrap.New(ctx, bootstrap.Options{})
 	if err != nil {
 		return 0, err
 	}
 	rank = boot.Rank()
-	r := &Rank{Boot: boot, Fabric: o.Fabric, Device: o.Device, params: o.Params, out: json.NewEncoder(os.Stdout)}
 	if o.Places != nil {
-		r.place = o.Places[rank]
-		if err := memgroup.Enter(r.place); err != nil {
-			return rank, errors.Join(err, boot.Close())
-		}
+		err = memgroup.Enter(o.Places[rank])
 	}
-	result, err := k(ctx, r)
+	if err != nil {
+		return rank, errors.Join(err, boot.Close())
+	}
+	var result any
+	switch o.Kernel {
+	case Jacobi:
+		result, err = run(ctx, &o, boot, bench.NewJacobi)
+	case FT:
+		result, err = run(ctx, &o, boot, bench.NewFT)
+	case Incast:
+		result, err = run(ctx, &o, boot, bench.NewIncast)
+	default:
+		err = errors.Join(fmt.Errorf("no kernel %q", o.Kernel), boot.Close())
+	}
 	if err != nil {
 		return rank, err
 	}
@@ -96,5 +78,36 @@ func play(ctx context.Context) (rank int, err error) {
 	if err != nil {
 		return rank, err
 	}
-	return rank, r.out.Encode(said{Rank: rank, Result: b})
+	return rank, json.NewEncoder(os.Stdout).Encode(found{Rank: rank, Result: b})
+}
+
+// kernel runs on one worker. R is a rank's result.
+type kernel[R any] interface {
+	Configure(*conduit.Config)
+	Run(context.Context, *conduit.Worker) (R, error)
+}
+
+// run reads the parameters P of a kernel, joins with the configuration that it wants, and runs it.
+func run[P, R any, K kernel[R]](ctx context.Context, o *order, boot bootstrap.Bootstrap,
+	make func(p P, ranks int) (K, error)) (res R, err error) {
+	var p P
+	if err := json.Unmarshal(o.Params, &p); err != nil {
+		return res, errors.Join(err, boot.Close())
+	}
+	k, err := make(p, boot.Size())
+	if err != nil {
+		return res, errors.Join(err, boot.Close())
+	}
+	cfg := conduit.Config{Bootstrap: boot, Fabric: o.Fabric, Device: o.Device, SegmentSize: 1 << 12}
+	k.Configure(&cfg)
+	job, err := conduit.Join(ctx, cfg)
+	if err != nil {
+		return res, err
+	}
+	w, err := job.NewWorker()
+	if err != nil {
+		return res, errors.Join(err, job.Close())
+	}
+	res, err = k.Run(ctx, w)
+	return res, errors.Join(err, w.Close(), job.Close())
 }

@@ -37,7 +37,8 @@ func newProcessTable() processTable {
 
 // start forks under the table's lock, so that the child's end cannot be seen before the child is
 // known.
-func (t *processTable) start(path string, argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
+func (t *processTable) start(path string, argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus,
+	error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	pid, err := syscall.ForkExec(path, argv, attr)

@@ -90,8 +90,10 @@ func setFaults(l *wire.Link) error {
 	if err != nil {
 		return fmt.Errorf("port %s: %w", l.Port, err)
 	}
-	root := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
-	faults := netlink.NetemQdiscAttrs{Limit: portQueue, Loss: float32(l.Loss * 100), Latency: uint32(l.Delay.Microseconds())}
+	root := netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0),
+		Parent: netlink.HANDLE_ROOT}
+	faults := netlink.NetemQdiscAttrs{Limit: portQueue, Loss: float32(l.Loss * 100),
+		Latency: uint32(l.Delay.Microseconds())}
 	if err := netlink.QdiscReplace(netlink.NewNetem(root, faults)); err != nil {
 		return fmt.Errorf("netem on %s: %w", l.Port, err)
 	}
