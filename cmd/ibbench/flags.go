@@ -10,14 +10,19 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 )
 
-// network are the flags that choose where to measure.
-type network struct {
+// place are the flags of one host's part in a measurement.
+type place struct {
 	Device string `short:"d" placeholder:"DEV" help:"Verbs device. Default: the best with an active port."`
 	GID    string `name:"gid" default:"auto" placeholder:"N|auto" help:"GID table index. Default: auto, RoCEv2 over IPv4 first."`
-	Fabric string `default:"auto" enum:"auto,ibv,shm" help:"ibv, shm or auto. Default: auto."`
-	Ranks  int    `short:"n" default:"2" placeholder:"N" help:"Ranks to start where no launcher did. Default: 2."`
 	CPU    string `placeholder:"LIST" help:"Processors for the ranks of a host, as 0,2 or 0-3, dealt out in equal parts."`
 	Quiet  bool   `short:"q" help:"No progress on standard error."`
+}
+
+// network are the flags that choose where to measure.
+type network struct {
+	place
+	Fabric string `default:"auto" enum:"auto,ibv,shm" help:"ibv, shm or auto. Default: auto."`
+	Ranks  int    `short:"n" default:"2" placeholder:"N" help:"Ranks to start where no launcher did. Default: 2."`
 	Seed   uint64 `default:"1" placeholder:"N" help:"Seed of the payloads. Default: 1."`
 }
 
@@ -42,6 +47,7 @@ type common struct {
 	network
 	output
 	Assert []string `sep:"none" placeholder:"A" help:"Fail with exit code 1 unless this holds for every point: 'p99<5us', 'bw>1GB/s', 'rate>1M/s'. Repeatable."`
+	server string   // host where ibbench serve runs; "": none
 	points int      // that are measured in rounds; 0: each of them once
 	rounds int
 }

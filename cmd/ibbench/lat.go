@@ -10,7 +10,8 @@ import (
 // latCmd is ibbench lat.
 type latCmd struct {
 	swept
-	Op    string `arg:"" optional:"" default:"put" enum:"put,get,amo,cas,am" help:"put, get, amo, cas or am."`
+	Op string `arg:"" optional:"" default:"put" help:"put, get, amo, cas or am."`
+	target
 	Sizes string `aliases:"size" placeholder:"LIST" help:"Sizes in bytes, as 8 or 8,64,4K or 8..1M (doubling). Of am: short, or the bytes of a Medium that is answered by as many. Default: 8..4K; of am short."`
 	local
 	Ack   bool   `help:"put: time one blocking put until it is complete at the target (op) instead of a ping-pong (rtt/2)."`
@@ -23,10 +24,13 @@ func (c *latCmd) run(ctx context.Context, io streams) error {
 	if err != nil {
 		return usageError{err}
 	}
-	return c.sweep(ctx, io, plan.Lat, points)
+	return c.sweep(ctx, io, plan.Lat, c.Host, points)
 }
 
 func (c *latCmd) points() ([]plan.Point, error) {
+	if err := c.between(&c.Op, plan.Put, plan.Get, plan.AMO, plan.CAS, plan.AM); err != nil {
+		return nil, err
+	}
 	proto := plan.Point{Kind: plan.Lat, Op: c.Op, Ack: c.Ack, Depth: 1, Lanes: 1, Batch: c.Batch,
 		Local: map[string]string{plan.Own: plan.Own}[c.Local]}
 	if c.Ack && c.Op != plan.Put {

@@ -36,9 +36,8 @@ Without a launcher it starts a second rank on this machine and measures on the b
 (hardware before software), else shared memory. Under ibrun, mpiexec or srun the ranks of the job are its peers.
 
 Results go to standard output and to the files of -o, progress to standard error. Exit code: 0 ok, 1 an assertion
-failed, 2 wrong usage, 3 nothing could be measured, 130 interrupted,
-	143 terminated. Each flag can be set by a variable: IBBENCH_SIZES for --sizes.
-One that is almost a flag's is named on standard error.`
+failed, 2 wrong usage, 3 nothing could be measured, 130 interrupted, 143 terminated. Each flag can be set
+by a variable: IBBENCH_SIZES for --sizes. One that is almost a flag's is named on standard error.`
 
 // cli lists the commands; each has a file of its own.
 type cli struct {
@@ -49,8 +48,9 @@ type cli struct {
 	Perftest perftestCmd      `cmd:"" help:"The same plan here and with perftest's ib_*_lat and ib_*_bw, interleaved; prints the ratios."`
 	MR       mrCmd            `cmd:"" name:"mr" help:"Registrations of the program's own memory: their cost, that of a hit, and that of listening for munmap."`
 	Cache    cacheCmd         `cmd:"" help:"Kernels that access remote memory word by word, with and without a cache for it, in turns; what lines and pages of one cost."`
-	Coll     collCmd          `cmd:"" help:"Collective operations: barrier, allreduce, alltoall, bcast; with --peer mpi beside Open MPI's."`
+	Coll     collCmd          `cmd:"" help:"Collective operations: barrier, allreduce, alltoall, bcast."`
 	Flow     flowCmd          `cmd:"" help:"Kernels whose messages need much memory for a time, in ranks whose memory is limited, with and without a budget."`
+	Serve    serveCmd         `cmd:"" help:"Wait for lat HOST, bw HOST and rate HOST of another host, and measure with it; no launcher is needed."`
 	Compare  compareCmd       `cmd:"" help:"Which points of two results have become faster or slower; exit code 1 if one is slower."`
 	Report   reportCmd        `cmd:"" help:"A page of tables and pictures from results, as one HTML file."`
 	Doctor   doctorCmd        `cmd:"" help:"What works on this machine, and what to do about the rest."`

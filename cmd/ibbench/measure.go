@@ -17,12 +17,12 @@ import (
 
 // sweep measures all points several times, one after the other, and reports a series for each of
 // them.
-func (c *swept) sweep(ctx context.Context, io streams, kind string, points []plan.Point) error {
+func (c *swept) sweep(ctx context.Context, io streams, kind, server string, points []plan.Point) error {
 	if c.Rounds < 1 || c.Rounds > maxRounds || c.Rounds*len(points) > maxPoints {
 		return usageError{fmt.Errorf("--rounds %d of %s: want 1 to %d rounds, and %d measurements at most", c.Rounds,
 			errtext.Count(len(points), "point"), maxRounds, maxPoints)}
 	}
-	c.points, c.rounds = len(points), c.Rounds
+	c.server, c.points, c.rounds = server, len(points), c.Rounds
 	return c.measure(ctx, io, kind, slices.Repeat(points, c.Rounds))
 }
 
@@ -42,8 +42,10 @@ func (c *common) measure(ctx context.Context, io streams, kind string, points []
 	if err != nil {
 		return usageError{err}
 	}
-	boot, err := launched(ctx)
-	if err != nil {
+	var boot bootstrap.Bootstrap
+	if c.server != "" {
+		p.Ranks = 2
+	} else if boot, err = launched(ctx); err != nil {
 		return err
 	}
 	if boot != nil {
@@ -67,9 +69,12 @@ func (c *common) measure(ctx context.Context, io streams, kind string, points []
 	r := &results{out: out, as: as, t: newTerminal(io.err, c.Quiet), rounds: make([][]*report.Series, c.points),
 		want: c.rounds}
 	events := measure.Events{Progress: r.t.live, Line: func(text string) { r.t.line("%s", text) }, Series: r.add}
-	if boot != nil {
+	switch {
+	case c.server != "":
+		err = ask(ctx, c.server, p, events)
+	case boot != nil:
 		err = quietly(measure.Rank(ctx, boot, p, events))
-	} else {
+	default:
 		err = start(ctx, p, r.t, events)
 	}
 	return r.end(err)

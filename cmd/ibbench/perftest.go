@@ -22,11 +22,10 @@ const within = 0.05
 
 // perftestCmd is ibbench perftest.
 type perftestCmd struct {
+	place
 	output
 	Kind   string        `arg:"" optional:"" default:"lat" enum:"lat,bw,rate" help:"lat: put, get, fetch-and-add and active messages; bw: put, get and active messages; rate: small ones a second, of the operations of lat."`
 	Ops    string        `placeholder:"LIST" help:"Some of put, get, amo, am. Default: all."`
-	Device string        `short:"d" placeholder:"DEV" help:"Verbs device. Default: the best with an active port."`
-	GID    string        `name:"gid" default:"auto" placeholder:"N|auto" help:"GID table index. Default: auto, RoCEv2 over IPv4 first."`
 	Sizes  string        `aliases:"size" placeholder:"LIST" help:"Sizes in bytes. Default: 8,4K for lat, 64K for bw; of am short,4K and 4K."`
 	Iters  *int64        `placeholder:"N" help:"Iterations of each measurement. Default: 20000 for lat, so that the first second of a process does not count for much; 500 for bw."`
 	Rounds int           `default:"5" placeholder:"N" help:"Rounds that must count. Default: 5."`
@@ -35,9 +34,7 @@ type perftestCmd struct {
 	UCX    bool          `name:"ucx" help:"lat: measure with UCX (ucx_perftest, rc_verbs) in each round too."`
 	Goals  string        `placeholder:"LIST" help:"Ratios to perftest that are wanted of the best rounds, as put:8=1.35,am:short=1.8; the table says which are reached. Does not change the exit code."`
 	Args   string        `name:"perftest-args" placeholder:"ARGS" help:"Further arguments of the tools, as '-I 64'."`
-	CPU    string        `placeholder:"LIST" help:"Processors for both processes of each side, dealt out in equal parts."`
 	Assert []string      `sep:"none" placeholder:"A" help:"Fail with exit code 1 unless this ratio holds everywhere: 'p50<1.15x', 'p99<2x', or 'bw>0.9x'. Repeatable."`
-	Quiet  bool          `short:"q" help:"No progress on standard error."`
 	Seed   uint64        `default:"1" placeholder:"N" help:"Seed of the payloads. Default: 1."`
 }
 
@@ -127,7 +124,7 @@ func (c *perftestCmd) plan() (*plan.Plan, []plan.Assertion, error) {
 		}
 		points = append(points, some...)
 	}
-	p, err := network{Fabric: "ibv", Device: c.Device, GID: c.GID, Ranks: 2, CPU: c.CPU, Seed: c.Seed}.plan(points)
+	p, err := network{place: c.place, Fabric: "ibv", Ranks: 2, Seed: c.Seed}.plan(points)
 	if err != nil {
 		return nil, nil, err
 	}
