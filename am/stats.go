@@ -91,8 +91,11 @@ type Stats struct {
 	Prepared int `metric:"sends_prepared Send buffers in the program's hands."`
 	Large    LargeStats
 	Pool     flow.PoolStats
-	Network  fabric.EndpointStats
+	Network  NetworkStats
 }
+
+// NetworkStats are the counters of the network below an endpoint.
+type NetworkStats = fabric.EndpointStats
 
 // LargeStats count large payloads.
 type LargeStats struct {
