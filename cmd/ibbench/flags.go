@@ -46,9 +46,11 @@ func (o output) writers(io streams) (report.Tee, []float64, error) {
 type common struct {
 	network
 	output
-	Assert []string `sep:"none" placeholder:"A" help:"Fail with exit code 1 unless this holds for every point: 'p99<5us', 'bw>1GB/s', 'rate>1M/s'. Repeatable."`
-	server string   // host where ibbench serve runs; "": none
-	points int      // that are measured in rounds; 0: each of them once
+	Assert  []string `sep:"none" placeholder:"A" help:"Fail with exit code 1 unless this holds for every point: 'p99<5us', 'bw>1GB/s', 'rate>1M/s'. Repeatable."`
+	Metrics string   `placeholder:"ADDR" help:"Serve rank 0's counters to Prometheus at this address, as :9090."`
+
+	server string // host where ibbench serve runs; "": none
+	points int    // that are measured in rounds; 0: each of them once
 	rounds int
 }
 

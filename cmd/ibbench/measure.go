@@ -42,6 +42,7 @@ func (c *common) measure(ctx context.Context, io streams, kind string, points []
 	if err != nil {
 		return usageError{err}
 	}
+	p.Metrics = c.Metrics
 	var boot bootstrap.Bootstrap
 	if c.server != "" {
 		p.Ranks = 2

@@ -46,6 +46,8 @@ type Plan struct {
 	CPUs   []int  `json:"cpus,omitempty"` // dealt out to the ranks of a host
 	Seed   uint64 `json:"seed,omitempty"` // fills payloads
 
+	Metrics string `json:"metrics,omitempty"` // address where rank 0 serves its counters
+
 	Pct    []float64 `json:"pct"` // percentiles to report, ascending
 	Points []Point   `json:"points"`
 }
