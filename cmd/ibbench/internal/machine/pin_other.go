@@ -14,4 +14,3 @@ func Pin(cpus []int) error {
 	}
 	return fmt.Errorf("pin to processors %v: %w on this system", cpus, errors.ErrUnsupported)
 }
-
