@@ -111,14 +111,14 @@
 //	SendPayload through a worker                       release  -
 //	Poll, Chain, Wait and Test of a put or get         -        -
 //
-// An atomic releases what the cache keeps, and does not complete what the worker has begun without
-// waiting (PutNBI, Add), as in a job without a cache: Flush does. An atomic that was started
-// acquires when its value is there: in Wait or Test, or at once; so does a Flush that completes
-// it. A release that fails is the operation's error, and the operation does not begin; only the
-// collective ones go on, as others wait for this rank. Requests with [am.NoWait] do not wait for a
-// release either: [am.ErrNotReleased] says that writes are on their way. Puts and gets that pass
-// the cache by, those without a copy among them, and the payload of a Long, leave no older copy. A
-// large payload releases again before it is written.
+// An atomic releases the cache's writes, and does not complete operations that the worker has
+// begun without waiting (PutNBI, Add), as in a job without a cache: Flush does. An atomic that was
+// started acquires when its value is there: in Wait or Test, or at once; so does a Flush that
+// completes it. A release that fails is the operation's error, and the operation does not begin;
+// only the collective ones go on, as others wait for this rank. Requests with [am.NoWait] do not
+// wait for a release either: [am.ErrNotReleased] says that writes are on their way. Puts and gets
+// that pass the cache by, those without a copy among them, and the payload of a Long, leave no
+// older copy. A large payload releases again before it is written.
 //
 // When a call through a worker has ended, the workers of its rank acquire at their next access: any
 // goroutine may learn of the end. So do a lease's.
@@ -135,7 +135,7 @@
 // Flush before it, or use the Worker's Barrier, Broadcast or AllGather, which fence.
 //
 // With a cache puts complete with releases only, whatever their own documentation says, and gets
-// return what the worker has read since it acquired last. In a job without one none of this
+// return data that the worker has read since it acquired last. In a job without one none of this
 // happens, and costs nothing: there an operation that has returned is complete.
 //
 // # Failure

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/ibconduit/conduit/coll"
+	"github.com/ibconduit/conduit/internal/alloc"
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/heap"
 	"github.com/ibconduit/conduit/internal/owner"
@@ -34,12 +35,27 @@ type (
 	SizeError = heap.SizeError
 	// FreeError says why a pointer cannot be freed.
 	FreeError = heap.FreeError
+	// FreeReason is why a pointer cannot be freed: FreeNotInUse and the others.
+	FreeReason = heap.Reason
+	// HeapPtr is a place in the shared heaps, as errors name it: rank and offset.
+	HeapPtr = heap.Ptr
 	// MismatchError says that the ranks called one operation of all with different arguments.
 	MismatchError = heap.MismatchError
 	// HeapStats are the figures of the shared heaps at one rank.
 	HeapStats = heap.Stats
+	// AllocatorStats are the figures of one allocator, as in HeapStats.Local.
+	AllocatorStats = alloc.Stats
 	// LengthError says that a rank's buffer in a broadcast is not as long as the root's.
 	LengthError = coll.LengthError
+)
+
+// The values of FreeReason.
+const (
+	FreeNotInUse  = heap.NotInUse  // no block begins there: freed before, or never allocated
+	FreeInterior  = heap.Interior  // inside of a block
+	FreeOutside   = heap.Outside   // in no heap of that rank
+	FreeDiffering = heap.Differing // the ranks gave different pointers to one AllFree
+	FreeWrongHeap = heap.WrongHeap // beyond the local heap of a rank that does not have the global one
 )
 
 var (

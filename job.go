@@ -20,7 +20,6 @@ type Job struct {
 
 	boot      bootstrap.Bootstrap
 	needs     needs          // of the parts
-	epoch     atomic.Uint64  // counts what may have taught the rank something, if there are fences
 	layout    segment.Layout // of the segments of all ranks
 	seg       *segment.Mapping
 	heaps     *heaps

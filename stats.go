@@ -3,9 +3,12 @@ package conduit
 import "github.com/ibconduit/conduit/internal/fabric"
 
 // Stats are counters by network name.
-type Stats map[string]fabric.Counters
+type Stats map[string]Counters
 
-func (s Stats) add(name string, c fabric.Counters) { s[name] = s[name].Add(c) }
+// Counters are the operations of one network.
+type Counters = fabric.Counters
+
+func (s Stats) add(name string, c Counters) { s[name] = s[name].Add(c) }
 
 func (s Stats) merge(o Stats) {
 	for name, c := range o {

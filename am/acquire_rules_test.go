@@ -9,9 +9,7 @@ import (
 
 // Requests to a peer that is slow to connect keep none to others.
 func TestARequestToAConnectedPeerNeedsNoShare(t *testing.T) {
-	var cut []error
-	l, s, _ := target(t, &cut)
-	hello(t, l, s, 1)
+	l, s := greeted(t)
 	hello(t, l, s, 2)
 	l.core.mu.Lock()
 	l.core.acquirer.connect(l.core.known(1))
@@ -112,8 +110,7 @@ func (p *woken) After(time.Duration) { p.calls++ }
 func (p *woken) Wake()               { p.calls++ }
 
 func TestAServedClaimWakesTheLeaderToAsk(t *testing.T) {
-	var cut []error
-	l, s, _ := target(t, &cut)
+	l, s := target(t)
 	r := &woken{scripted: s}
 	l.core.net = r
 	hello(t, l, s, 1)
@@ -148,9 +145,7 @@ func TestAServedClaimWakesTheLeaderToAsk(t *testing.T) {
 // A prepared message that the network refuses keeps its right to be prepared: no other takes it
 // meanwhile.
 func TestARefusedCommitKeepsItsPrepareSlot(t *testing.T) {
-	var cut []error
-	l, s, _ := target(t, &cut)
-	hello(t, l, s, 1)
+	l, s := greeted(t)
 	l.core.acquirer.prepares = 1
 	h := l.core.table.find(0)
 	p, err := h.Prepare(NoWait, l, 1, 1)

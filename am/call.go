@@ -269,8 +269,10 @@ func (l *Endpoint) takeOver(o *outgoing) {
 
 // failed says which operation failed; nil stays nil, and what says it by itself stays as it is.
 func (h *Handler) failed(op string, rank int, err error) error {
-	var stall *StallError
-	if err == nil || errors.As(err, &stall) {
+	if err == nil {
+		return nil
+	}
+	if stall := (*StallError)(nil); errors.As(err, &stall) {
 		return err
 	}
 	return &opError{op: op, handler: h.name, rank: rank, err: err}

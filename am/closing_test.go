@@ -45,8 +45,7 @@ func closableOver(l *Endpoint, p *scripted) *closable {
 // A request that arrived, whose handler the goroutine that polled has not begun, may refer to the
 // segment.
 func TestCloseWaitsForHandlersNotBegun(t *testing.T) {
-	var cut []error
-	l, s, ran := target(t, &cut)
+	l, s := target(t)
 	p := closableOver(l, s)
 	l.core.cfg.CloseAfter = 20 * time.Millisecond
 	hello(t, l, s, 1)
@@ -62,8 +61,8 @@ func TestCloseWaitsForHandlersNotBegun(t *testing.T) {
 		t.Fatalf("Close with a handler to come: %v, the port is closed: %v", err, p.closed.Load())
 	}
 	l.inbox.run(b)
-	if err := l.Close(); err != nil || *ran != 1 || !p.closed.Load() {
-		t.Fatalf("%v; %d handlers ran", err, *ran)
+	if err := l.Close(); err != nil || s.ran != 1 || !p.closed.Load() {
+		t.Fatalf("%v; %d handlers ran", err, s.ran)
 	}
 }
 
@@ -71,8 +70,7 @@ func TestCloseWaitsForHandlersNotBegun(t *testing.T) {
 func TestCloseWaitsForAMessageOnItsWayIntoThePort(t *testing.T) {
 	for _, kind := range []string{"post", "reply"} {
 		t.Run(kind, func(t *testing.T) {
-			var cut []error
-			l, s, _ := target(t, &cut)
+			l, s := target(t)
 			p := closableOver(l, s)
 			hello(t, l, s, 1)
 			var send func() error
@@ -155,35 +153,14 @@ func TestCloseWaitsForWhatARankCopiesToItself(t *testing.T) {
 	}
 }
 
-// copying is a port that needs no buffers for its messages, and learns of one at each Kick that it
-// has arrived.
-type copying struct {
-	*scripted
-	unconfirmed int
-	lost        bool // none arrives
-}
-
-func (p *copying) Stats() fabric.EndpointStats {
-	return fabric.EndpointStats{FreeSends: p.cfg.Sends, Unconfirmed: p.unconfirmed}
-}
-
-func (p *copying) Kick() error {
-	if !p.lost {
-		p.unconfirmed--
-	}
-	return nil
-}
-
 // The packet of a post may get lost, and is sent again as long as the connection is there.
 func TestQuiesceWaitsForMessagesThatNeedNoBuffer(t *testing.T) {
-	var cut []error
-	l, s, _ := target(t, &cut)
-	p := &copying{scripted: s, unconfirmed: 3}
-	l.core.net = p
-	if err := l.Quiesce(context.Background()); err != nil || p.unconfirmed != 0 {
-		t.Errorf("%v, with %d messages that may not have arrived", err, p.unconfirmed)
+	l, s := target(t)
+	s.unconfirmed = 3
+	if err := l.Quiesce(context.Background()); err != nil || s.unconfirmed != 0 {
+		t.Errorf("%v, with %d messages that may not have arrived", err, s.unconfirmed)
 	}
-	p.unconfirmed, p.lost = 2, true
+	s.unconfirmed, s.lost = 2, true
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	var rest *InFlightError
@@ -193,29 +170,6 @@ func TestQuiesceWaitsForMessagesThatNeedNoBuffer(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
-}
-
-// reserving is a port that counts its send buffers, and stops when one was given back or sent.
-type reserving struct {
-	*scripted
-	used atomic.Int32
-	gone func() // a buffer
-}
-
-func (p *reserving) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
-	p.used.Add(1)
-	return p.scripted.Reserve(f)
-}
-
-func (p *reserving) Release(fabric.SendBuf) { p.used.Add(-1); p.gone() }
-
-func (p *reserving) Send(int, fabric.SendBuf, int, *fabric.Write, uint64, fabric.SendFlag) error {
-	p.Release(fabric.SendBuf{}) // it arrives at once
-	return nil
-}
-
-func (p *reserving) Stats() fabric.EndpointStats {
-	return fabric.EndpointStats{FreeSends: p.cfg.Sends - int(p.used.Load())}
 }
 
 // What is prepared does not count as on its way; its end must not hide another message.
@@ -229,18 +183,16 @@ func TestQuiesceWaitsWhileAPreparedMessageEnds(t *testing.T) {
 			if lockrank.OneLock {
 				t.Skip("with one lock Quiesce cannot look in between")
 			}
-			var cut []error
-			l, s, _ := target(t, &cut)
-			p := &reserving{scripted: s}
-			l.core.net = p
-			hello(t, l, s, 1)
-			p.used.Store(1) // a message that does not arrive
+			l, s := greeted(t)
+			s.counts = true
+			s.out.Store(1)                                                               // a message that does not arrive
+			s.sending = func(b fabric.SendBuf, _ int) error { s.Release(b); return nil } // it arrives at once
 			b, err := l.core.table.find(0).Prepare(NoWait, l, 1, 8)
 			if err != nil {
 				t.Fatal(err)
 			}
 			quiet := make(chan error, 1)
-			p.gone = func() {
+			s.released = func() {
 				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 				begun := make(chan struct{})
 				go func() { defer cancel(); close(begun); quiet <- l.Quiesce(ctx) }()
@@ -258,27 +210,18 @@ func TestQuiesceWaitsWhileAPreparedMessageEnds(t *testing.T) {
 	}
 }
 
-// stopping is a port without send buffers for replies, which may stop who asks for one.
-type stopping struct {
-	*scripted
-	asked func()
-}
-
-func (p *stopping) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
-	if f&fabric.Urgent == 0 {
-		return p.scripted.Reserve(f)
-	}
-	p.asked()
-	return fabric.SendBuf{}, fabric.ErrNoBuffer
-}
-
 // While it is tried again it is in no list.
 func TestQuiesceWaitsForAReplyThatIsBeingSent(t *testing.T) {
-	var cut []error
-	l, s, _ := target(t, &cut)
+	l, s := target(t)
 	l.core.table.find(0).f = func(c *Call) { _ = c.ReplyWith(Medium(make([]byte, argsSize+1))) }
-	p := &stopping{scripted: s, asked: func() {}}
-	l.core.net = p
+	asked := func() {}
+	s.reserve = func(f fabric.SendFlag) error { // there are none for replies
+		if f&fabric.Urgent == 0 {
+			return nil
+		}
+		asked()
+		return fabric.ErrNoBuffer
+	}
 	hello(t, l, s, 1)
 	s.arrive(t, 1, message(l, head{kind: request, wants: true, token: 1}, nil))
 	l.pollAll(t, s)
@@ -291,7 +234,7 @@ func TestQuiesceWaitsForAReplyThatIsBeingSent(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	var early []error
-	p.asked = func() {
+	asked = func() {
 		select {
 		case err := <-quiet:
 			early = append(early, err)
@@ -299,7 +242,7 @@ func TestQuiesceWaitsForAReplyThatIsBeingSent(t *testing.T) {
 		}
 	}
 	l.replier.sendLate()
-	p.asked = func() {}
+	asked = func() {}
 	l.progress.leave()
 	if len(early) > 0 {
 		t.Fatalf("with a reply that has no buffer yet: %v", early)
@@ -315,8 +258,7 @@ func TestQuiesceWaitsForAReplyThatIsBeingSent(t *testing.T) {
 // mode): whoever unlocks it stops right there. So Close looks at the endpoint as soon as Prepare
 // has taken a buffer.
 func TestABufferIsTheProgramsBeforeCloseCanLook(t *testing.T) {
-	var cut []error
-	l, s, _ := target(t, &cut)
+	l, s := target(t)
 	p := closableOver(l, s)
 	l.core.cfg.CloseAfter = 20 * time.Millisecond
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -347,8 +289,7 @@ func TestABufferIsTheProgramsBeforeCloseCanLook(t *testing.T) {
 }
 
 func TestACommitAfterCloseBeganIsRefused(t *testing.T) {
-	var cut []error
-	l, s, _ := target(t, &cut)
+	l, s := target(t)
 	l.core.cfg.CloseAfter = 20 * time.Millisecond
 	hello(t, l, s, 1) // so that there is a credit
 	h := l.core.table.find(0)
@@ -379,9 +320,7 @@ func TestACommitAfterCloseBeganIsRefused(t *testing.T) {
 
 // Close has ended the call, and somebody polls once more.
 func TestWhoRepliesWhileTheLaneIsClosedIsNotCutOff(t *testing.T) {
-	var cut []error
-	l, s, _ := target(t, &cut)
-	hello(t, l, s, 1)
+	l, s := greeted(t)
 	p, err := l.core.table.find(0).Start(t.Context(), l, 1, Payload{})
 	if err != nil {
 		t.Fatal(err)
@@ -393,14 +332,13 @@ func TestWhoRepliesWhileTheLaneIsClosedIsNotCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	st := l.Stats()
-	if err := st.Check(); err != nil || len(cut) != 0 || st.Broken != 0 || st.Ended != 1 || st.Ignored != 1 {
-		t.Errorf("cut off: %v; %d calls ended, %d messages were broken, %d ignored; %v", cut, st.Ended, st.Broken, st.Ignored, err)
+	if err := st.Check(); err != nil || len(s.cut) != 0 || st.Broken != 0 || st.Ended != 1 || st.Ignored != 1 {
+		t.Errorf("cut off: %v; %d calls ended, %d messages were broken, %d ignored; %v", s.cut, st.Ended, st.Broken, st.Ignored, err)
 	}
 }
 
 func TestTestSaysThatTheLaneIsClosed(t *testing.T) {
-	var cut []error
-	l, _, _ := target(t, &cut)
+	l, _ := target(t)
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -409,19 +347,9 @@ func TestTestSaysThatTheLaneIsClosed(t *testing.T) {
 	}
 }
 
-// ticking is a scripted port on which each look at the clock takes a millisecond.
-type ticking struct {
-	*scripted
-	now time.Duration
-}
-
-func (p *ticking) Now() time.Duration         { p.now += time.Millisecond; return p.now }
-func (p *ticking) Wait(context.Context) error { return nil }
-
 func TestAWaitAfterAStallErrorWaitsAsLongAgain(t *testing.T) {
-	var cut []error
-	l, s, _ := target(t, &cut)
-	l.core.net = &ticking{scripted: s, now: time.Hour}
+	l, s := target(t)
+	s.now = s.ticks()
 	l.core.cfg.StallAfter, l.core.cfg.PingAfter = time.Second, -1
 	hello(t, l, s, 1)
 	p, err := l.core.table.find(0).Start(t.Context(), l, 1, Payload{})
@@ -442,21 +370,12 @@ func TestAWaitAfterAStallErrorWaitsAsLongAgain(t *testing.T) {
 	}
 }
 
-// timed is a scripted port whose clock the test moves.
-type timed struct {
-	*scripted
-	now atomic.Int64
-}
-
-func (p *timed) Now() time.Duration { return time.Duration(p.now.Load()) }
-
 // The watchdog wakes it, and it cannot look for itself.
 func TestACallStallsWhileAnotherPolls(t *testing.T) {
-	var cut []error
-	l, s, _ := target(t, &cut)
-	port := &timed{scripted: s}
-	port.now.Store(int64(time.Hour))
-	l.core.net = port
+	l, s := target(t)
+	var now atomic.Int64
+	now.Store(int64(time.Hour))
+	s.now = func() time.Duration { return time.Duration(now.Load()) }
 	l.core.cfg.StallAfter, l.core.cfg.PingAfter = time.Second, -1
 	hello(t, l, s, 1)
 	p, err := l.core.table.find(0).Start(t.Context(), l, 1, Payload{})
@@ -474,7 +393,7 @@ func TestACallStallsWhileAnotherPolls(t *testing.T) {
 	for l.progress.waiting.Load() == 0 && ctx.Err() == nil {
 		time.Sleep(time.Millisecond)
 	}
-	l.progress.watch(time.Duration(port.now.Add(int64(time.Second))))
+	l.progress.watch(time.Duration(now.Add(int64(time.Second))))
 	var stall *StallError
 	if err := <-end; !errors.As(err, &stall) {
 		t.Errorf("a reply that does not come: %v", err)

@@ -10,15 +10,19 @@ import (
 	"github.com/ibconduit/conduit/internal/lockrank"
 )
 
-// refusing closes its endpoint while it is given a message, which it has no room for.
-type refusing struct {
-	*scripted
-	l *Endpoint
-}
-
-func (p *refusing) Send(int, fabric.SendBuf, int, *fabric.Write, uint64, fabric.SendFlag) error {
-	p.l.core.shut(ErrClosed)
-	return fabric.ErrAgain
+// refuses has a port without room for a message close its endpoint when it is given one.
+func refuses(l *Endpoint, s *scripted) {
+	s.sending = func(fabric.SendBuf, int) error {
+		l.core.shut(ErrClosed)
+		return fabric.ErrAgain
+	}
+	s.reserve = func(f fabric.SendFlag) error {
+		if f&fabric.Urgent == 0 { // with the endpoint's lock held
+			return nil
+		}
+		l.core.shut(ErrClosed)
+		return fabric.ErrNoBuffer
+	}
 }
 
 func TestARefusalDuringCloseIsNotCounted(t *testing.T) {
@@ -34,10 +38,8 @@ func TestARefusalDuringCloseIsNotCounted(t *testing.T) {
 		"try to post a Long": func(l *Endpoint, h *Handler) error { return h.PostWith(NoWait, l, 1, Long(0, []byte{1})) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			var cut []error
-			l, s, _ := target(t, &cut)
-			hello(t, l, s, 1)
-			l.core.net = &refusing{scripted: s, l: l}
+			l, s := greeted(t)
+			refuses(l, s)
 			if err := send(l, l.core.table.find(0)); !errors.Is(err, ErrClosed) && !errors.Is(err, ErrQueueFull) {
 				t.Fatal(err)
 			}
@@ -49,25 +51,15 @@ func TestARefusalDuringCloseIsNotCounted(t *testing.T) {
 	}
 }
 
-func (p *refusing) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
-	if f&fabric.Urgent == 0 { // with the endpoint's lock held
-		return p.scripted.Reserve(f)
-	}
-	p.l.core.shut(ErrClosed)
-	return fabric.SendBuf{}, fabric.ErrNoBuffer
-}
-
 func TestALateReplyDuringCloseGoesNowhere(t *testing.T) {
 	for name, p := range map[string]Payload{"Short": {}, "Medium": Medium(make([]byte, argsSize+1))} {
 		t.Run(name, func(t *testing.T) {
-			var cut []error
-			l, s, _ := target(t, &cut)
-			hello(t, l, s, 1)
+			l, s := greeted(t)
 			o := &outgoing{kind: reply, cat: p.cat, token: 1, payload: p.bytes}
 			if err := l.replier.postpone(l.core.known(1), o, nil); err != nil {
 				t.Fatal(err)
 			}
-			l.core.net = &refusing{scripted: s, l: l}
+			refuses(l, s)
 			l.replier.sendLate()
 			if got := l.Stats(); got.Unsent != 0 || got.Nowhere != 1 {
 				t.Errorf("%d replies wait in an endpoint that is closed, %d went nowhere", got.Unsent, got.Nowhere)
@@ -79,8 +71,7 @@ func TestALateReplyDuringCloseGoesNowhere(t *testing.T) {
 // The race detector finds what this test is about. Nothing orders the two goroutines but the
 // endpoint itself.
 func TestCloseEndsACallToItself(t *testing.T) {
-	var cut []error
-	l, _, _ := target(t, &cut)
+	l, _ := target(t)
 	table := l.core.table
 	h := table.find(0)
 	h.f = func(*Call) {
@@ -112,9 +103,7 @@ func isInFlight(err error) bool {
 
 // What a dead rank held is told at once to those who want it: who leads may sleep next.
 func TestWhatADeadRankHeldIsGrantedInTheSameRound(t *testing.T) {
-	var cut []error
-	l, s, _ := target(t, &cut)
-	hello(t, l, s, 1)
+	l, s := greeted(t)
 	hello(t, l, s, 2)
 	hello(t, l, s, 2) // it asks for what it did not get
 	if !l.core.pool.Idle() {
@@ -128,17 +117,6 @@ func TestWhatADeadRankHeldIsGrantedInTheSameRound(t *testing.T) {
 	if !l.core.pool.Idle() || len(s.notes) == before {
 		t.Errorf("%d control messages were sent; something more is due: %v", len(s.notes)-before, !l.core.pool.Idle())
 	}
-}
-
-// guessing answers a call while it is given it, for which it has no room.
-type guessing struct {
-	*scripted
-	answer func(request []byte)
-}
-
-func (p *guessing) Send(_ int, b fabric.SendBuf, n int, _ *fabric.Write, _ uint64, _ fabric.SendFlag) error {
-	p.answer(b.Data[:n])
-	return fabric.ErrAgain
 }
 
 // Tokens can be guessed.
@@ -163,12 +141,10 @@ func TestAReplyToACallNotSentEndsThePeer(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var cut []error
-			l, s, _ := target(t, &cut)
-			hello(t, l, s, 1)
-			l.core.net = &guessing{scripted: s, answer: func(b []byte) {
+			l, s := greeted(t)
+			s.sending = func(b fabric.SendBuf, n int) error { // it has no room for what it answers
 				var h head
-				if _, err := h.decode(b, l.core.hash); err != nil {
+				if _, err := h.decode(b.Data[:n], l.core.hash); err != nil {
 					t.Fatal(err)
 				}
 				s.arrive(t, 1, message(l, head{kind: reply, token: h.token}, nil))
@@ -177,12 +153,13 @@ func TestAReplyToACallNotSentEndsThePeer(t *testing.T) {
 				if err := <-arrived; err != nil {
 					t.Fatal(err)
 				}
-			}}
+				return fabric.ErrAgain
+			}
 			if err := send(l, l.core.table.find(0)); !errors.As(err, new(*MessageError)) || !errors.Is(err, fabric.ErrPeerDown) {
 				t.Errorf("the call: %v", err)
 			}
-			if _, err := l.Test(); err != nil || len(cut) != 1 || !errors.As(cut[0], new(*MessageError)) {
-				t.Errorf("%v, cut off for %v", err, cut)
+			if _, err := l.Test(); err != nil || len(s.cut) != 1 || !errors.As(s.cut[0], new(*MessageError)) {
+				t.Errorf("%v, cut off for %v", err, s.cut)
 			}
 			got, p := l.Stats(), l.core.known(1)
 			if err := errors.Join(got.Check(), l.core.pool.Check()); err != nil || p.calls != 0 || got.Prepared != 0 || got.Calls != 1 || got.Replied != 1 {

@@ -86,7 +86,6 @@ func (e *enemy) message(l *Endpoint) []byte {
 func TestNoSequenceOfAHostileRankHarmsAnybodyElse(t *testing.T) {
 	cutOff, survived, delivered := 0, 0, 0
 	for seed := range uint64(3000) {
-		var cut []error
 		e := &enemy{rand.New(rand.NewPCG(seed, 1)), []uint64{7}, 1}
 		r := &largeBook{t: t, decide: func(a *Announcement) {
 			if e.IntN(3) > 0 {
@@ -95,7 +94,7 @@ func TestNoSequenceOfAHostileRankHarmsAnybodyElse(t *testing.T) {
 				_ = a.Refuse(errors.New("no"))
 			}
 		}}
-		l, p, _ := targetWith(t, &cut, Config{Credits: 8}, r.register)
+		l, p := targetWith(t, Config{Credits: 8}, r.register)
 		hello(t, l, p, 1)
 		hello(t, l, p, 2)
 		h := l.core.table.find(0)
@@ -134,10 +133,10 @@ func TestNoSequenceOfAHostileRankHarmsAnybodyElse(t *testing.T) {
 		if s := l.Stats(); s.Handled != handled+1 || len(p.free)+len(l.inbox.bare) != p.cfg.Slots || errors.Join(s.Check(), l.core.pool.Check()) != nil {
 			t.Fatalf("seed %d: rank 2 is not served, or the books are wrong: %+v, %v, %v", seed, s, s.Check(), l.core.pool.Check())
 		}
-		if len(cut) > 1 || len(cut) == 1 && !errors.As(cut[0], new(*MessageError)) && !errors.As(cut[0], new(*credit.ViolationError)) {
-			t.Fatalf("seed %d: cut off for %v", seed, cut)
+		if len(p.cut) > 1 || len(p.cut) == 1 && !errors.As(p.cut[0], new(*MessageError)) && !errors.As(p.cut[0], new(*credit.ViolationError)) {
+			t.Fatalf("seed %d: cut off for %v", seed, p.cut)
 		}
-		if len(cut) == 1 {
+		if len(p.cut) == 1 {
 			cutOff++
 			for _, c := range calls {
 				if c.w.over() || l.core.calls.e[index(c.w.token)-1].needs == needSent {

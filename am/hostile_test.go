@@ -1,9 +1,11 @@
 package am
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +23,20 @@ type scripted struct {
 	sent   [][]byte
 	notes  [][]byte
 	down   map[int]bool
+	ran    int     // handlers of the endpoint
+	cut    []error // for which it has cut peers off
+
+	out         atomic.Int32 // send buffers that are neither free nor sent
+	counts      bool         // Stats does
+	unconfirmed int          // messages that may not have arrived; a Kick finds that one has,
+	lost        bool         // unless none does
+
+	// In place of what the port does, unless nil or without an error.
+	reserve  func(fabric.SendFlag) error
+	sending  func(b fabric.SendBuf, n int) error
+	released func()
+	now      func() time.Duration
+	wait     func()
 }
 
 type scriptedNet struct {
@@ -40,11 +56,27 @@ func (n scriptedNet) NewEndpoint(_ int, cfg fabric.EndpointConfig) (fabric.Endpo
 	return n.p, nil
 }
 
-func (p *scripted) Reserve(fabric.SendFlag) (fabric.SendBuf, error) {
+func (p *scripted) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
+	if p.reserve != nil {
+		if err := p.reserve(f); err != nil {
+			return fabric.SendBuf{}, err
+		}
+	}
+	p.out.Add(1)
 	return fabric.SendBuf{Data: make([]byte, p.cfg.SlotSize)}, nil
 }
-func (p *scripted) Release(fabric.SendBuf) {}
+func (p *scripted) Release(fabric.SendBuf) {
+	p.out.Add(-1)
+	if p.released != nil {
+		p.released()
+	}
+}
 func (p *scripted) Send(_ int, b fabric.SendBuf, n int, w *fabric.Write, _ uint64, _ fabric.SendFlag) error {
+	if p.sending != nil {
+		if err := p.sending(b, n); err != nil {
+			return err
+		}
+	}
 	p.sent = append(p.sent, append([]byte(nil), b.Data[:n]...)) // what was copied is overwritten
 	return nil
 }
@@ -67,13 +99,36 @@ func (p *scripted) Post(slots ...int32) error {
 	}
 	return nil
 }
-func (p *scripted) Wake()                {}
-func (p *scripted) Now() time.Duration   { return time.Hour }
+func (p *scripted) Wake() {}
+func (p *scripted) Now() time.Duration {
+	if p.now != nil {
+		return p.now()
+	}
+	return time.Hour
+}
+
+// ticks is a clock that takes a millisecond for each look at it.
+func (p *scripted) ticks() func() time.Duration {
+	now := time.Hour
+	p.wait = func() {}
+	return func() time.Duration { now += time.Millisecond; return now }
+}
+func (p *scripted) Wait(context.Context) error { p.wait(); return nil }
+func (p *scripted) Kick() error {
+	if !p.lost {
+		p.unconfirmed--
+	}
+	return nil
+}
 func (p *scripted) After(time.Duration)  {}
 func (p *scripted) Disconnect(int) error { return nil }
 func (p *scripted) Close() error         { return nil }
 func (p *scripted) Stats() fabric.EndpointStats {
-	return fabric.EndpointStats{Posted: len(p.free), FreeSends: p.cfg.Sends}
+	s := fabric.EndpointStats{Posted: len(p.free), FreeSends: p.cfg.Sends, Unconfirmed: p.unconfirmed}
+	if p.counts {
+		s.FreeSends -= int(p.out.Load())
+	}
+	return s
 }
 
 func (p *scripted) arrive(t *testing.T, from int, b []byte) {
@@ -124,26 +179,33 @@ func (h *queuedHost) run() {
 }
 
 // target is an endpoint whose peers are the test.
-func target(t *testing.T, cut *[]error) (*Endpoint, *scripted, *int) {
+func target(t *testing.T) (*Endpoint, *scripted) {
 	t.Helper()
-	return targetWith(t, cut, Config{Credits: 8}, func(*Table) {})
+	return targetWith(t, Config{Credits: 8}, func(*Table) {})
+}
+
+// greeted is a target with a connection of credits to rank 1.
+func greeted(t *testing.T) (*Endpoint, *scripted) {
+	t.Helper()
+	l, s := target(t)
+	hello(t, l, s, 1)
+	return l, s
 }
 
 // targetWith is a target with other credits and more handlers, whose names come behind "run".
-func targetWith(t *testing.T, cut *[]error, c Config, more func(*Table)) (*Endpoint, *scripted, *int) {
+func targetWith(t *testing.T, c Config, more func(*Table)) (*Endpoint, *scripted) {
 	t.Helper()
-	ran := new(int)
-	table := NewTable()
-	table.Handle("run", func(*Call) { *ran++ })
-	more(table)
 	p := &scripted{}
+	table := NewTable()
+	table.Handle("run", func(*Call) { p.ran++ })
+	more(table)
 	l, err := Open(scriptedNet{p: p}, 0, Config{Rank: 0, Size: 4, Table: table, Segment: make([]byte, 100), AttendAfter: -1, Credits: c.Credits, Flow: c.Flow, Replies: 4,
 		Host: &queuedHost{}, SegmentSize: func(int) uint64 { return 100 },
-		OnClosed: func(rank int, cause error) { *cut = append(*cut, cause) }})
+		OnClosed: func(rank int, cause error) { p.cut = append(p.cut, cause) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l, p, ran
+	return l, p
 }
 
 func (l *Endpoint) pollAll(t *testing.T, p *scripted) {
@@ -197,28 +259,27 @@ func TestABrokenMessageCutsOffItsSenderOnly(t *testing.T) {
 		}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var cut []error
-			l, p, ran := target(t, &cut)
+			l, p := target(t)
 			if c.open {
 				hello(t, l, p, 1)
 			}
 			hello(t, l, p, 2)
 			p.arrive(t, 1, c.bytes(l))
 			l.pollAll(t, p)
-			if len(cut) != 1 || *ran != 0 {
-				t.Fatalf("cut off for %v, %d handlers ran", cut, *ran)
+			if len(p.cut) != 1 || p.ran != 0 {
+				t.Fatalf("cut off for %v, %d handlers ran", p.cut, p.ran)
 			}
 			var e *MessageError
 			var v *credit.ViolationError
-			if errors.As(cut[0], &e) && e.Peer != 1 || errors.As(cut[0], &v) && v.Peer != 1 {
-				t.Fatalf("the error does not name rank 1: %v", cut[0])
+			if errors.As(p.cut[0], &e) && e.Peer != 1 || errors.As(p.cut[0], &v) && v.Peer != 1 {
+				t.Fatalf("the error does not name rank 1: %v", p.cut[0])
 			}
 			p.arrive(t, 1, message(l, head{kind: request}, nil)) // ignored from now on
 			p.arrive(t, 2, message(l, head{kind: request}, nil))
 			l.pollAll(t, p)
 			s := l.Stats()
-			if *ran != 1 || s.Broken != 1 || s.Ignored != 1 || s.Handled != 1 {
-				t.Fatalf("%d handlers ran; %+v", *ran, s)
+			if p.ran != 1 || s.Broken != 1 || s.Ignored != 1 || s.Handled != 1 {
+				t.Fatalf("%d handlers ran; %+v", p.ran, s)
 			}
 			if err := errors.Join(s.Check(), l.core.pool.Check()); err != nil {
 				t.Fatal(err)
@@ -243,9 +304,7 @@ func TestARefusedRequestKeepsTheConnection(t *testing.T) {
 		{"segment, far", head{kind: request, cat: long, off: 1 << 63, length: 2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var cut []error
-			l, p, ran := target(t, &cut)
-			hello(t, l, p, 1)
+			l, p := greeted(t)
 			p.sent = nil
 			p.arrive(t, 1, message(l, c.h, nil))
 			c.h.wants, c.h.token = true, 77
@@ -259,22 +318,21 @@ func TestARefusedRequestKeepsTheConnection(t *testing.T) {
 			if err != nil || got.kind != failure || got.token != 77 || Reason(got.args[0]) != Refused || len(text) == 0 {
 				t.Fatalf("%+v, %v", got, err)
 			}
-			if s := l.Stats(); len(cut) != 0 || *ran != 0 || s.Refused != 2 || s.Check() != nil || len(l.Errors()) != 2 {
-				t.Fatalf("%v, %+v", cut, s)
+			if s := l.Stats(); len(p.cut) != 0 || p.ran != 0 || s.Refused != 2 || s.Check() != nil || len(l.Errors()) != 2 {
+				t.Fatalf("%v, %+v", p.cut, s)
 			}
 		})
 	}
 }
 
 func TestBrokenNotesAreCountedAndDropped(t *testing.T) {
-	var cut []error
-	l, p, _ := target(t, &cut)
+	l, p := target(t)
 	for _, b := range [][]byte{nil, {1}, make([]byte, headSize), message(l, head{kind: request}, nil)} {
 		p.note(1, b)
 	}
 	l.pollAll(t, p)
-	if s := l.Stats(); s.BadNotes != 4 || len(cut) != 0 {
-		t.Fatalf("%+v, %v", s, cut)
+	if s := l.Stats(); s.BadNotes != 4 || len(p.cut) != 0 {
+		t.Fatalf("%+v, %v", s, p.cut)
 	}
 }
 
@@ -287,8 +345,7 @@ func FuzzArrivals(f *testing.F) {
 		f.Add(encoded(&h, payload, h.args[:h.nargs]), true)
 	}
 	f.Fuzz(func(t *testing.T, b []byte, note bool) {
-		var cut []error
-		l, p, _ := target(t, &cut)
+		l, p := target(t)
 		if len(b) > 24 {
 			b[20], b[21], b[22], b[23] = byte(l.core.hash), byte(l.core.hash>>8), byte(l.core.hash>>16), byte(l.core.hash>>24)
 		}

@@ -136,7 +136,6 @@ func TestHostileStepsCutOffTheirSender(t *testing.T) {
 		{"an announcement to another handler", "", func(x *script) { h := announced(50, 1); h.handler = 0; from(x, 1, h) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var cut []error
 			r := &largeBook{t: t, decide: func(a *Announcement) {
 				if a.token%2 == 0 { // the others are put off
 					if err := a.Grant(8); err != nil {
@@ -144,7 +143,7 @@ func TestHostileStepsCutOffTheirSender(t *testing.T) {
 					}
 				}
 			}}
-			l, p, _ := targetWith(t, &cut, Config{Credits: 64, Flow: flow.Config{Initial: 24}}, r.register)
+			l, p := targetWith(t, Config{Credits: 64, Flow: flow.Config{Initial: 24}}, r.register)
 			hello(t, l, p, 1)
 			hello(t, l, p, 2)
 			s := r.announce(l)
@@ -154,10 +153,10 @@ func TestHostileStepsCutOffTheirSender(t *testing.T) {
 			c.play(&script{t, l, p, s.token})
 			var e *MessageError
 			switch {
-			case c.rule == "" && len(cut) > 0:
-				t.Errorf("cut off for %v", cut)
-			case c.rule != "" && (len(cut) != 1 || !errors.As(cut[0], &e) || !strings.Contains(e.Rule, c.rule)):
-				t.Errorf("cut off for %v, want one that %s", cut, c.rule)
+			case c.rule == "" && len(p.cut) > 0:
+				t.Errorf("cut off for %v", p.cut)
+			case c.rule != "" && (len(p.cut) != 1 || !errors.As(p.cut[0], &e) || !strings.Contains(e.Rule, c.rule)):
+				t.Errorf("cut off for %v, want one that %s", p.cut, c.rule)
 			}
 			stats := l.Stats()
 			if err := errors.Join(stats.Check(), l.core.pool.Check()); err != nil || len(p.free)+len(l.inbox.bare) != p.cfg.Slots {
@@ -178,9 +177,8 @@ func TestHostileStepsCutOffTheirSender(t *testing.T) {
 // An announcement that names what is not there is refused, and so is one to an ordinary handler.
 func TestAnAnnouncementToNobodyIsRefused(t *testing.T) {
 	for _, handler := range []uint16{0, 7} {
-		var cut []error
 		r := &largeBook{t: t}
-		l, p, _ := targetWith(t, &cut, Config{Credits: 64, Flow: flow.Config{Initial: 24}}, r.register)
+		l, p := targetWith(t, Config{Credits: 64, Flow: flow.Config{Initial: 24}}, r.register)
 		hello(t, l, p, 1)
 		p.sent = nil
 		p.arrive(t, 1, message(l, head{kind: announce, handler: handler, token: 50, nargs: 1}, nil))
@@ -193,8 +191,8 @@ func TestAnAnnouncementToNobodyIsRefused(t *testing.T) {
 		if err != nil || got.kind != refusal || got.token != 50 || !strings.Contains(string(text), "names a receiver of large payloads that is not there") {
 			t.Errorf("%+v %q, %v", got, text, err)
 		}
-		if len(l.Errors()) != 1 || len(cut) > 0 {
-			t.Errorf("kept %v, cut off for %v", l.Errors(), cut)
+		if len(l.Errors()) != 1 || len(p.cut) > 0 {
+			t.Errorf("kept %v, cut off for %v", l.Errors(), p.cut)
 		}
 	}
 }
@@ -208,9 +206,8 @@ func TestDataOfADeadPeerKeepTheirWaiter(t *testing.T) {
 }
 
 func dataOfADeadPeer(t *testing.T, end string) {
-	var cut []error
 	r := &largeBook{t: t}
-	l, p, _ := targetWith(t, &cut, Config{Credits: 64, Flow: flow.Config{Initial: 24}}, r.register)
+	l, p := targetWith(t, Config{Credits: 64, Flow: flow.Config{Initial: 24}}, r.register)
 	hello(t, l, p, 1)
 	p.events = append(p.events, fabric.Event{Kind: fabric.Up, Peer: 1, Epoch: 1})
 	s := r.announce(l)
@@ -230,7 +227,7 @@ func dataOfADeadPeer(t *testing.T, end string) {
 	case "Close":
 		l.core.shut(ErrClosed)
 	case "a stall":
-		l.core.net = &ticking{scripted: p, now: time.Hour}
+		p.now = p.ticks()
 		l.core.cfg.StallAfter = 20 * time.Millisecond
 	}
 	// Where the network may read the payload yet the error says so.

@@ -1,7 +1,6 @@
 package am
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -9,61 +8,37 @@ import (
 	"github.com/ibconduit/conduit/internal/fabric"
 )
 
-// exhausted has no send buffer, for what is copied neither, until its user has slept a few times.
-type exhausted struct {
-	*ticking
-	sleeps int
-}
-
-const exhaustedFor = 3
-
-func (p *exhausted) lacks() error {
-	if p.sleeps < exhaustedFor {
-		return fmt.Errorf("exhausted: %w", fabric.ErrNoBuffer)
-	}
-	return nil
-}
-
-func (p *exhausted) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
-	if err := p.lacks(); err != nil {
-		return fabric.SendBuf{}, err
-	}
-	return p.ticking.Reserve(f)
-}
-
-func (p *exhausted) Send(peer int, b fabric.SendBuf, n int, w *fabric.Write, cookie uint64, f fabric.SendFlag) error {
-	if err := p.lacks(); b.ID == fabric.Copied && err != nil {
-		return err
-	}
-	return p.ticking.Send(peer, b, n, w, cookie, f)
-}
-
-func (p *exhausted) Wait(context.Context) error { p.sleeps++; return nil }
-
+// Buffers come when the endpoint has slept a few times, for copied messages too.
 func TestWhoWaitsForASendBufferSleeps(t *testing.T) {
 	for name, payload := range map[string]Payload{"Short": {}, "small Medium": Medium([]byte("bytes")), "Medium": Medium(make([]byte, argsSize+1))} {
 		t.Run(name, func(t *testing.T) {
-			var cut []error
-			l, s, _ := target(t, &cut)
-			p := &exhausted{ticking: &ticking{scripted: s, now: time.Hour}}
-			l.core.net = p
+			l, s := target(t)
+			const exhaustedFor = 3
+			sleeps := 0
+			lacks := func() error {
+				if sleeps < exhaustedFor {
+					return fmt.Errorf("exhausted: %w", fabric.ErrNoBuffer)
+				}
+				return nil
+			}
+			s.now, s.wait = s.ticks(), func() { sleeps++ }
+			s.reserve = func(fabric.SendFlag) error { return lacks() }
+			s.sending = func(b fabric.SendBuf, _ int) error {
+				if b.ID == fabric.Copied {
+					return lacks()
+				}
+				return nil
+			}
 			l.core.cfg.StallAfter = time.Minute
 			hello(t, l, s, 1)
 			if err := l.core.table.find(0).PostWith(t.Context(), l, 1, payload); err != nil {
 				t.Fatal(err)
 			}
-			if n := l.Stats().NoBuffer; p.sleeps < exhaustedFor || n == 0 || len(s.sent) != 1 {
-				t.Errorf("it slept %d times, met no buffer %d times, and sent %d messages", p.sleeps, n, len(s.sent))
+			if n := l.Stats().NoBuffer; sleeps < exhaustedFor || n == 0 || len(s.sent) != 1 {
+				t.Errorf("it slept %d times, met no buffer %d times, and sent %d messages", sleeps, n, len(s.sent))
 			}
 		})
 	}
-}
-
-// unbuffered has no send buffer at all.
-type unbuffered struct{ *scripted }
-
-func (p unbuffered) Reserve(fabric.SendFlag) (fabric.SendBuf, error) {
-	return fabric.SendBuf{}, fmt.Errorf("unbuffered: %w", fabric.ErrNoBuffer)
 }
 
 func TestASmallMediumTakesNoSendBuffer(t *testing.T) {
@@ -71,9 +46,8 @@ func TestASmallMediumTakesNoSendBuffer(t *testing.T) {
 		bytes, args int
 		small       bool
 	}{{0, MaxArgs, true}, {1, MaxArgs, false}, {8, 2, true}, {112, 2, true}, {113, 2, false}, {argsSize, 0, true}, {argsSize + 1, 0, false}} {
-		var cut []error
-		l, s, _ := target(t, &cut)
-		l.core.net = unbuffered{s}
+		l, s := target(t)
+		s.reserve = func(fabric.SendFlag) error { return fmt.Errorf("unbuffered: %w", fabric.ErrNoBuffer) }
 		hello(t, l, s, 1)
 		credits := l.core.known(1).credits.Balance()
 		post := l.core.table.find(0).PostWith(NoWait, l, 1, Medium(make([]byte, c.bytes)), make([]uint64, c.args)...)
@@ -87,47 +61,33 @@ func TestASmallMediumTakesNoSendBuffer(t *testing.T) {
 	}
 }
 
-// single has one send buffer for all.
-type single struct {
-	*scripted
-	out int
-}
-
-func (p *single) Reserve(f fabric.SendFlag) (fabric.SendBuf, error) {
-	if p.out > 0 {
-		return fabric.SendBuf{}, fmt.Errorf("single: %w", fabric.ErrNoBuffer)
-	}
-	p.out++
-	return p.scripted.Reserve(f)
-}
-func (p *single) Release(fabric.SendBuf) { p.out-- }
-
 // A rank that replies all the time would send nothing else.
 func TestAReplyLeavesABufferToRequests(t *testing.T) {
-	var cut []error
-	l, s, _ := target(t, &cut)
-	p := &single{scripted: s}
-	l.core.net = p
+	l, s := target(t)
+	s.reserve = func(fabric.SendFlag) error { // there is one for all
+		if s.out.Load() > 0 {
+			return fmt.Errorf("single: %w", fabric.ErrNoBuffer)
+		}
+		return nil
+	}
 	hello(t, l, s, 1)
 	w := l.progress.waiter()
 	w.claim.p = l.core.known(1)
 	l.core.acquirer.buffers.Add(&w.claim.waiting, &w.claim)
 	answer := &outgoing{kind: reply, cat: medium, token: 1, payload: make([]byte, argsSize+1)}
-	if err := l.replier.tryReply(l.core.known(1), answer, nil); err != ErrNoBuffer || p.out != 0 {
-		t.Errorf("a reply behind a request that waits: %v, with %d buffers out", err, p.out)
+	if err := l.replier.tryReply(l.core.known(1), answer, nil); err != ErrNoBuffer || s.out.Load() != 0 {
+		t.Errorf("a reply behind a request that waits: %v, with %d buffers out", err, s.out.Load())
 	}
 	w.claim.waiting.Leave()
-	if err := l.replier.tryReply(l.core.known(1), answer, nil); err != nil || p.out != 1 {
-		t.Errorf("a reply while no request waits: %v, with %d buffers out", err, p.out)
+	if err := l.replier.tryReply(l.core.known(1), answer, nil); err != nil || s.out.Load() != 1 {
+		t.Errorf("a reply while no request waits: %v, with %d buffers out", err, s.out.Load())
 	}
 }
 
 // A broken reply takes its call's buffer; posted again, it goes to the next call that waits for
 // one.
 func TestTheBufferOfABrokenReplyIsServed(t *testing.T) {
-	var cut []error
-	l, s, _ := target(t, &cut)
-	hello(t, l, s, 1)
+	l, s := greeted(t)
 	call := l.core.newWaiter()
 	if err := l.emitter.trySend(l.core.known(1), &outgoing{kind: request, wants: true, w: call}, nil, call); err != nil {
 		t.Fatal(err)
@@ -147,8 +107,8 @@ func TestTheBufferOfABrokenReplyIsServed(t *testing.T) {
 	l.core.mu.Unlock()
 	s.arrive(t, 1, message(l, head{kind: reply, token: call.token + 1}, nil))
 	l.pollAll(t, s)
-	if len(cut) != 1 || next.claim.next != acquired || !next.pending() {
-		t.Errorf("%d peers were cut off; the call that waits has a reply buffer: %v, was woken: %v", len(cut), next.claim.next == acquired, next.pending())
+	if len(s.cut) != 1 || next.claim.next != acquired || !next.pending() {
+		t.Errorf("%d peers were cut off; the call that waits has a reply buffer: %v, was woken: %v", len(s.cut), next.claim.next == acquired, next.pending())
 	}
 }
 
@@ -159,8 +119,7 @@ func TestARequestBehindOthersLearnsOfTheDeath(t *testing.T) {
 		"reply buffers": func(l *Endpoint) *fifo { return &l.core.acquirer.replies },
 		"send buffers":  func(l *Endpoint) *fifo { return &l.core.acquirer.buffers },
 	} {
-		var cut []error
-		l, _, _ := target(t, &cut)
+		l, _ := target(t)
 		var w [2]*waiter
 		for i, rank := range []int{2, 1} {
 			w[i] = l.progress.waiter()

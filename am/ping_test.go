@@ -14,9 +14,8 @@ func TestAPingWaitsForNoRequest(t *testing.T) {
 		"a send buffer":   func(l *Endpoint) *fifo { return &l.core.acquirer.buffers },
 		"a credit of two": func(l *Endpoint) *fifo { return &l.core.known(2).credit },
 	} {
-		var cut []error
-		l, s, _ := target(t, &cut)
-		l.core.net = &ticking{scripted: s, now: time.Hour}
+		l, s := target(t)
+		s.now = s.ticks()
 		l.core.cfg.PingAfter = 10 * time.Millisecond
 		hello(t, l, s, 1)
 		call := l.core.newWaiter()

@@ -103,7 +103,7 @@ func TestTheLargeWorldsFindPlantedFaults(t *testing.T) {
 		},
 		faulttest.Fault{
 			Name: "a withdrawal comes back twice", Found: "has ended twice",
-			Edits: edit("large_step.go", "\tt.ended(a, ErrWithdrawn)\n", "\tt.ended(a, ErrWithdrawn)\n\tt.c.functions++\n\tt.c.cfg.Host.Go(\"receiver\", a.tell)\n"),
+			Edits: edit("large_step.go", "\tt.ended(a, ErrWithdrawn)\n", "\tt.ended(a, ErrWithdrawn)\n\tt.c.functions++\n\tt.c.cfg.Host.Go(\"receiver\", a.callEnded)\n"),
 		},
 	)
 }

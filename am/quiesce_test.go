@@ -10,8 +10,7 @@ import (
 // A post that has begun is in the network when EndRequests returns, and one that has not is
 // refused.
 func TestEndRequestsWaitsForAMessageBeingSent(t *testing.T) {
-	var cut []error
-	l, s, _ := target(t, &cut)
+	l, s := target(t)
 	p := closableOver(l, s)
 	hello(t, l, s, 1)
 	h := l.core.table.find(0)
@@ -37,18 +36,15 @@ func TestEndRequestsWaitsForAMessageBeingSent(t *testing.T) {
 // Over verbs what is short is copied: the packet may get lost, and Close ends the connection that
 // would send it again.
 func TestEndRequestsWaitsForMessagesNotCalls(t *testing.T) {
-	var cut []error
-	l, s, _ := target(t, &cut)
-	hello(t, l, s, 1)
+	l, s := greeted(t)
 	if _, err := l.core.table.find(0).Start(t.Context(), l, 1, Payload{}); err != nil {
 		t.Fatal(err)
 	}
-	p := &copying{scripted: s, unconfirmed: 3}
-	l.core.net = p
-	if err := l.EndRequests(t.Context()); err != nil || p.unconfirmed != 0 {
-		t.Errorf("%v, with %d messages that may not have arrived", err, p.unconfirmed)
+	s.unconfirmed = 3
+	if err := l.EndRequests(t.Context()); err != nil || s.unconfirmed != 0 {
+		t.Errorf("%v, with %d messages that may not have arrived", err, s.unconfirmed)
 	}
-	p.unconfirmed, p.lost = 2, true
+	s.unconfirmed, s.lost = 2, true
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	var rest *InFlightError
@@ -59,19 +55,16 @@ func TestEndRequestsWaitsForMessagesNotCalls(t *testing.T) {
 
 // The others may have closed: to ask them takes until the network gives them up.
 func TestDrainWaitsForNothingOfThisRank(t *testing.T) {
-	var cut []error
-	l, s, ran := target(t, &cut)
-	hello(t, l, s, 1)
+	l, s := greeted(t)
 	if _, err := l.core.table.find(0).Start(t.Context(), l, 1, Payload{}); err != nil {
 		t.Fatal(err)
 	}
-	p := &copying{scripted: s, unconfirmed: 2}
-	l.core.net = p
+	s.unconfirmed = 2
 	s.arrive(t, 1, message(l, head{kind: request}, nil))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if err := l.Drain(ctx); err != nil || *ran != 1 || p.unconfirmed != 2 {
-		t.Errorf("%v; %d handlers of 1 ran, of 2 messages that may not have arrived %d are left", err, *ran, p.unconfirmed)
+	if err := l.Drain(ctx); err != nil || s.ran != 1 || s.unconfirmed != 2 {
+		t.Errorf("%v; %d handlers of 1 ran, of 2 messages that may not have arrived %d are left", err, s.ran, s.unconfirmed)
 	}
 }
 
@@ -79,17 +72,15 @@ func TestDrainWaitsForNothingOfThisRank(t *testing.T) {
 func TestBehindEndRequestsOrDrainNobodyIsPinged(t *testing.T) {
 	for name, leave := range map[string]func(*Endpoint, context.Context) error{"EndRequests": (*Endpoint).EndRequests, "Drain": (*Endpoint).Drain} {
 		t.Run(name, func(t *testing.T) {
-			var cut []error
-			l, s, _ := target(t, &cut)
-			p := &timed{scripted: s}
-			p.now.Store(int64(time.Hour))
-			l.core.net = p
+			l, s := target(t)
+			now := time.Hour
+			s.now = func() time.Duration { return now }
 			hello(t, l, s, 1)
 			if _, err := l.core.table.find(0).Start(t.Context(), l, 1, Payload{}); err != nil {
 				t.Fatal(err)
 			}
 			before := len(s.sent)
-			p.now.Add(int64(l.core.cfg.PingAfter + 1))
+			now += l.core.cfg.PingAfter + 1
 			err := leave(l, t.Context())
 			_, poll := l.Test()
 			if err := l.emitter.trySend(l.core.known(1), &outgoing{kind: ping}, nil, nil); !errors.Is(err, ErrClosed) { // who chose a rank before
@@ -107,9 +98,7 @@ func TestBehindEndRequestsOrDrainNobodyIsPinged(t *testing.T) {
 }
 
 func TestDrainWaitsForHandlers(t *testing.T) {
-	var cut []error
-	l, s, _ := target(t, &cut)
-	hello(t, l, s, 1)
+	l, s := greeted(t)
 	begun, end := make(chan struct{}), make(chan struct{})
 	l.core.table.find(0).f = func(*Call) { close(begun); <-end }
 	s.arrive(t, 1, message(l, head{kind: request}, nil))
@@ -132,15 +121,13 @@ func TestDrainWaitsForHandlers(t *testing.T) {
 func TestAMessageBehindManyNotesIsHandled(t *testing.T) {
 	for name, wait := range map[string]func(*Endpoint, context.Context) error{"Quiesce": (*Endpoint).Quiesce, "Drain": (*Endpoint).Drain} {
 		t.Run(name, func(t *testing.T) {
-			var cut []error
-			l, s, ran := target(t, &cut)
-			hello(t, l, s, 1)
+			l, s := greeted(t)
 			for range 10 * eventsPerPoll {
 				s.note(2, []byte("noise"))
 			}
 			s.arrive(t, 1, message(l, head{kind: request}, nil))
-			if err := wait(l, t.Context()); err != nil || *ran != 1 {
-				t.Errorf("%v; %d handlers of 1 ran", err, *ran)
+			if err := wait(l, t.Context()); err != nil || s.ran != 1 {
+				t.Errorf("%v; %d handlers of 1 ran", err, s.ran)
 			}
 		})
 	}

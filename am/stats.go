@@ -45,7 +45,7 @@ type Stats struct {
 	Local    uint64 `metric:"local_total Requests and replies of the rank to itself, not among those arrived."`
 	Requests uint64
 	Handled  uint64 `metric:"requests_arrived_total{result=handled} Requests arrived, by whether a handler ran."`
-	Refused  uint64 `metric:"requests_arrived_total{result=refused}"` // they name what is not there
+	Refused  uint64 `metric:"requests_arrived_total{result=refused}"` // they name something that is not there
 	Panics   uint64 `metric:"handler_panics_total Handlers that panicked."`
 	Replies  uint64 `metric:"replies_arrived_total Replies and failures arrived."`
 	Broken   uint64 `metric:"dropped_total{reason=broken} Messages dropped: broken, or of ranks dead or cut off."`
@@ -66,7 +66,7 @@ type Stats struct {
 
 	// Long messages.
 	Writes         uint64 `metric:"writes_total Payloads of Long messages written into segments."`
-	Written        uint64 // of which the network has told the end
+	Written        uint64 // ended, as the network found
 	WritesInFlight int    `metric:"writes_in_flight Payloads of Long messages that the network may still read."`
 
 	// Waits.
@@ -91,8 +91,11 @@ type Stats struct {
 	Prepared int `metric:"sends_prepared Send buffers in the program's hands."`
 	Large    LargeStats
 	Pool     flow.PoolStats
-	Network  fabric.EndpointStats
+	Network  NetworkStats
 }
+
+// NetworkStats are the counters of the network below an endpoint.
+type NetworkStats = fabric.EndpointStats
 
 // LargeStats count large payloads.
 type LargeStats struct {

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -99,7 +98,12 @@ func (r *root) timeout(ctx context.Context, after time.Duration) *JoinError {
 	}
 	e.Text = fmt.Sprintf("%d of %d ranks arrived %s; missing %s", r.arrived, r.rv.size, when, ranklist.Text(missing))
 	if len(r.refused) > 0 {
-		refused := strings.Join(slices.Sorted(maps.Keys(counted(r.refused))), ", ")
+		var all []string
+		for who, times := range r.refused {
+			all = append(all, fmt.Sprintf("%s (%d times)", who, times))
+		}
+		slices.Sort(all)
+		refused := strings.Join(all, ", ")
 		e.Text += "; refused: " + refused + explained(refused)
 	}
 	e.Text += fmt.Sprintf("; rank 0 listens at %v on %s", r.ln, hostname())
@@ -107,14 +111,6 @@ func (r *root) timeout(ctx context.Context, after time.Duration) *JoinError {
 		e.Text += ", the others dial " + r.rv.addr
 	}
 	return e
-}
-
-func counted(refused map[string]int) map[string]bool {
-	m := map[string]bool{}
-	for k, n := range refused {
-		m[fmt.Sprintf("%s (%d times)", k, n)] = true
-	}
-	return m
 }
 
 // explained says of refusals which meaning the words of TLS have here.

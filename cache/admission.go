@@ -104,7 +104,8 @@ func (q *admission) use(i uint16) {
 }
 
 func (q *admission) verify() int {
-	a, b, c := q.window.holds(q.entries, queueWindow), q.probation.holds(q.entries, queueProbation), q.protected.holds(q.entries, queueProtected)
+	a, b := q.window.holds(q.entries, queueWindow), q.probation.holds(q.entries, queueProbation)
+	c := q.protected.holds(q.entries, queueProtected)
 	if a < 0 || b < 0 || c < 0 {
 		return -1
 	}

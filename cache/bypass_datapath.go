@@ -353,7 +353,8 @@ func (c *usage) isBare(rank int, off, n uint64) bool {
 // by. It counts one of them.
 func (c *Cache) Bypasses(rank int, off uint64) bool {
 	p := &c.pages
-	return p.inside(rank, off, 0) && len(p.hints) == 0 && c.usage.regions[c.usage.regionAt(rank, off)].passes&passGets != 0 && c.writer.bypasses(rank, off)
+	return p.inside(rank, off, 0) && len(p.hints) == 0 &&
+		c.usage.regions[c.usage.regionAt(rank, off)].passes&passGets != 0 && c.writer.bypasses(rank, off)
 }
 
 // gathered counts an element of a gather, which was fetched or was there.

@@ -19,11 +19,11 @@ import (
 //
 // It is made of parts, each of which has those before it and calls nothing of those after it.
 type Cache struct {
-	pages  pages           // what is kept: pages, the bytes of them that are dirty, and what may not be kept
+	pages  pages           // pages, their dirty bytes, and bytes that may not be kept
 	usage  usage           // how regions and streams are used
-	net    transfers       // operations in flight, and what they bring
+	net    transfers       // operations in flight
 	writer writer          // puts, and how room for a page is made
-	reader reader          // gets, and what is fetched ahead
+	reader reader          // gets, and lines that are fetched ahead
 	begun  gets            // that do not wait
 	ctx    context.Context // bounds what goes through lanes
 }

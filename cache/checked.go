@@ -8,8 +8,8 @@ import (
 	"github.com/ibconduit/conduit/internal/fencecheck"
 )
 
-// Checks tell a fence checker of what goes through the lanes of a cache. Where the checker does not
-// hear of all ranks they read again now and then what was a hit, and compare.
+// Checks report to a fence checker all that goes through the lanes of a cache. Where the checker
+// does not hear of all ranks they read hits again now and then, and compare.
 type Checks struct {
 	c       *Cache
 	w       *fencecheck.Worker
@@ -49,7 +49,7 @@ func (l *CheckedLane) SetContext(ctx context.Context) { l.k.c.ctx = ctx }
 // Close has the checker know that the worker has ended, after a release.
 func (k *Checks) Close() { k.w.Close() }
 
-// ReleaseFor is that of the cache, and tells the checker.
+// ReleaseFor is the cache's, with a report to the checker.
 func (k *Checks) ReleaseFor(ctx context.Context, rank int, off uint64, n int) error {
 	err := k.c.ReleaseFor(ctx, rank, off, n)
 	if err != nil {
@@ -61,7 +61,7 @@ func (k *Checks) ReleaseFor(ctx context.Context, rank int, off uint64, n int) er
 	return nil
 }
 
-// Acquire is that of the cache, and tells the checker.
+// Acquire is the cache's, with a report to the checker.
 func (k *Checks) Acquire() {
 	k.c.Acquire()
 	k.w.Acquire()
@@ -118,7 +118,8 @@ func (l *CheckedLane) Atomic(peer int, off uint64, a fabric.Atomic, f fabric.Fla
 
 // begun ends an operation that its caller waits for, or gives it a handle. arrived is called when
 // the program knows that it is there.
-func (l *CheckedLane) begun(old uint64, h fabric.Handle, err error, f fabric.Flag, arrived func()) (uint64, fabric.Handle, error) {
+func (l *CheckedLane) begun(old uint64, h fabric.Handle, err error, f fabric.Flag,
+	arrived func()) (uint64, fabric.Handle, error) {
 	if err != nil || f&fabric.Implicit != 0 {
 		return old, h, err
 	}
@@ -158,7 +159,7 @@ func (l *CheckedLane) Test(h fabric.Handle) (old uint64, done bool, err error) {
 	return old, done, err
 }
 
-// ended tells the checker of an operation that is complete.
+// ended reports an operation that is complete.
 func (l *CheckedLane) ended(h fabric.Handle, complete bool) {
 	if op, ok := l.k.ops[h]; ok && complete {
 		delete(l.k.ops, h)
@@ -187,8 +188,8 @@ func (l *CheckedLane) Flush(ctx context.Context) error {
 // compareEvery is of how many hits one is read again, at random.
 const compareEvery = 8
 
-// compare reads again what the cache has had. Where it is another by now somebody has written it
-// since the worker acquired, and so without an order; unless the worker has itself, by an atomic.
+// compare reads a hit again. Where the bytes are others by now they have been written since the
+// worker acquired, and so without an order; unless the worker has done that itself, by an atomic.
 func (k *Checks) compare(rank int, off uint64, had []byte) error {
 	k.turn = k.turn*6364136223846793005 + 1442695040888963407 // Knuth, TAOCP vol. 2, 3.3.4
 	if k.turn>>33%compareEvery != 0 || k.fetches || k.c.own(rank, off, len(had)) {
@@ -207,8 +208,8 @@ func (k *Checks) compare(rank int, off uint64, had []byte) error {
 	return err
 }
 
-// own reports whether some of n bytes of a rank are what this cache has put, and may not be at
-// their target yet. The bytes must be in the rank's memory.
+// own reports whether some of n bytes of a rank are this cache's puts, and may not be at their
+// target yet. The bytes must be in the rank's memory.
 func (c *Cache) own(rank int, off uint64, n int) bool {
 	p := &c.pages
 	if n == 0 {

@@ -56,8 +56,11 @@ type Config struct {
 	// Report is called with what Check has found, each pair of lines once, on the goroutine of the
 	// second access, inside of the operation: it must not use the worker. Default: it is printed to
 	// standard error.
-	Report func(fencecheck.Report)
+	Report func(Report)
 }
+
+// Report is a missing fence: two accesses, and which half of a fence is not there.
+type Report = fencecheck.Report
 
 const (
 	defaultPages    = 1024

@@ -267,7 +267,7 @@ func (c *transfers) written(k uint16, err error) {
 		for line := uint64(0); line<<(p.lineShift&63) <= p.pageMask; line++ {
 			o, n := line<<(p.lineShift&63), p.lineMask+1
 			if err == nil && e.epoch >= p.epoch && e.valid>>line&1 == 0 && allBits(m, o, n) {
-				p.dropAhead(e, 1<<line) // what was fetched ahead was not needed
+				p.dropAhead(e, 1<<line) // lines fetched ahead were not needed
 				e.valid |= 1 << line
 			}
 		}
@@ -298,7 +298,8 @@ func (c *transfers) split(rank int, off uint64, n int) {
 	for at := 0; at < n; {
 		o := (off + uint64(at)) & p.pageMask
 		k := min(uint64(n-at), p.pageMask+1-o)
-		c.pieces = append(c.pieces, piece{key: p.pageKey(rank, off+uint64(at)), o: o, n: k, at: at, entry: none, slot: none})
+		key := p.pageKey(rank, off+uint64(at))
+		c.pieces = append(c.pieces, piece{key: key, o: o, n: k, at: at, entry: none, slot: none})
 		at += int(k)
 	}
 }

@@ -178,7 +178,8 @@ func (c *reader) found(rank int, off, n uint64) {
 // passesBy reports whether a get of n bytes passes the cache by whatever that has.
 func (c *reader) passesBy(rank int, off, n uint64) bool {
 	p := c.pages
-	return n >= uint64(p.cfg.DirectMin) || c.net.isExposed(rank, off, n) || len(p.hints) > 0 && p.hintAt(rank, off) == Bypass
+	return n >= uint64(p.cfg.DirectMin) || c.net.isExposed(rank, off, n) ||
+		len(p.hints) > 0 && p.hintAt(rank, off) == Bypass
 }
 
 // readable reads the pieces that can be, and returns how many are left.
@@ -361,7 +362,7 @@ func (c *reader) getDirect(ctx context.Context, rank int, off uint64, dst []byte
 	for _, i := range p.overlapped(rank, off, n) {
 		e := &p.entries[i]
 		o, k, at := p.within(e.key, off, n)
-		p.drop(i, p.lines(o, k)) // who reads them again must not find older bytes
+		p.drop(i, p.lines(o, k)) // the next get must not find older bytes
 		if e.mask == none {
 			continue
 		}
@@ -421,7 +422,7 @@ func (c *reader) reach(at []Place, from, n int) (int, error) {
 	for ; from < len(at); from++ {
 		rank, off := at[from].Rank, at[from].Off
 		if !p.inside(rank, off, uint64(n)) || lane != none && lane != int(c.net.route[rank]) {
-			break // Get says what is wrong, or the next doorbell is another lane's
+			break // Get has the error, or the next doorbell is another lane's
 		}
 		before := p.n.Flights
 		if lane = int(c.net.route[rank]); !c.aheadOf(rank, off, n) {

@@ -8,9 +8,9 @@ import (
 	"github.com/ibconduit/conduit/internal/owner"
 )
 
-// gets are those of a cache that do not wait. What one lacks begins to be fetched as for a get that
-// waits, into the same pages, and its bytes are copied out when it ends. What has been evicted by
-// then, or was made old, is fetched again.
+// gets are the gets of a cache that do not wait. Lines that one lacks begin to be fetched as for a
+// get that waits, into the same pages, and its bytes are copied out when it ends. Lines that have
+// been evicted by then, or were made old, are fetched again.
 type gets struct {
 	c           *Cache
 	ring        []get  // by number, modulo its length
@@ -211,7 +211,7 @@ func (g *gets) wait(ctx context.Context, h fabric.Handle) error {
 	return g.outcome(n)
 }
 
-// test ends a get whose bytes are there, or what was fetched of which has been evicted or made old.
+// test ends a get if its bytes are there, or if lines of it have been evicted or made old.
 func (g *gets) test(h fabric.Handle) (done bool, err error) {
 	c := g.c
 	if owner.Checked {

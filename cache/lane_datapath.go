@@ -8,10 +8,11 @@ import (
 	"github.com/ibconduit/conduit/internal/fabric"
 )
 
-// Lane is a lane with the cache above it: what the cache takes ends there, all else goes on to the
-// lane below, and the cache keeps nothing that it makes old. So does what concerns a rank of which
-// it keeps nothing (Config.Size). A put or get that waits is complete when it returns, in the sense
-// of Put and Get. An atomic that returns a value has a Deliver before it and an Acquire after it.
+// Lane is a lane with the cache above it: operations that the cache takes end there, all else goes
+// on to the lane below, and the cache keeps nothing that it makes old. So do operations on a rank
+// of which it keeps nothing (Config.Size). A put or get that waits is complete when it returns, in
+// the sense of Put and Get. An atomic that returns a value has a Deliver before it and an Acquire
+// after it.
 //
 // Offsets count from the begin of a segment, as in the lane below and in its errors. That they lie
 // in the rank's memory is the caller's to check.
@@ -82,7 +83,8 @@ func (l *Lane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Hand
 			return fabric.Done, err
 		}
 		return l.Lane.Put(peer, off, src, f)
-	case f == fabric.Blocking && c.usage.passes(peer, at, n)&passPuts != 0 && (c.usage.passPut(peer, at) || c.usage.stillPassesPut(peer, at)):
+	case f == fabric.Blocking && c.usage.passes(peer, at, n)&passPuts != 0 &&
+		(c.usage.passPut(peer, at) || c.usage.stillPassesPut(peer, at)):
 		return fabric.Done, c.writer.putAround(c.ctx, peer, at, src)
 	}
 	return fabric.Done, c.Put(c.ctx, peer, at, src)
@@ -126,7 +128,7 @@ func (l *Lane) Wait(ctx context.Context, h fabric.Handle) (uint64, error) {
 	return old, err
 }
 
-// Test implements fabric.Lane. Of a get it waits where what was fetched has been evicted, or made
+// Test implements fabric.Lane. Of a get it waits where the fetched lines have been evicted, or made
 // old: otherwise two gets could keep each other from their end.
 func (l *Lane) Test(h fabric.Handle) (old uint64, done bool, err error) {
 	if h&fabric.MarkCache != 0 {
@@ -149,8 +151,8 @@ func (l *Lane) Abandon(h fabric.Handle) {
 	l.Lane.Abandon(h &^ fabric.MarkAtomic)
 }
 
-// Flush implements fabric.Lane, and ends the gets that the cache has begun on any lane. What was
-// put through the cache is Release's.
+// Flush implements fabric.Lane, and ends the gets that the cache has begun on any lane. Puts
+// through the cache are Release's.
 func (l *Lane) Flush(ctx context.Context) error {
 	err := l.c.begun.flush(ctx)
 	if e := l.Lane.Flush(ctx); err == nil {

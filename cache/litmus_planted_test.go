@@ -58,7 +58,7 @@ var litmusFaults = []planted{
 	{name: "no bytes are refused", litmus: []int{29},
 		edits: edits(in("get_datapath.go", "\tcase n == 0:\n\t\tp.n.GetHits++\n\t\treturn nil\n", "\tcase n == 0:\n\t\treturn errNothing\n"))},
 	{name: "a promise of the program is forgotten", litmus: []int{47}, edits: edits(in("hint.go", "e.keep = c.survives(e.key); e.keep {", "e.keep = false; e.keep {"))},
-	{name: "two goroutines may be inside", litmus: []int{41}, tags: "debug", edits: edits(in("get_datapath.go", "if owner.Checked {", "if owner.Checked && false {"))},
+	{name: "two goroutines may be inside", litmus: []int{41}, tags: "debug", edits: edits(in("get_datapath.go", "dst []byte) error {\n\tp := c.pages\n\tif owner.Checked {", "dst []byte) error {\n\tp := c.pages\n\tif owner.Checked && false {"))},
 	{name: "a closed cache goes on", litmus: []int{32}, edits: edits(in("pages.go", "\tcase c.closed:\n", "\tcase false:\n"))},
 }
 

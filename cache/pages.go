@@ -9,7 +9,7 @@ import (
 	"github.com/ibconduit/conduit/internal/fabric"
 )
 
-// pages is what a cache keeps.
+// pages are the bytes that a cache keeps.
 type pages struct {
 	// What a hit touches comes first.
 	reads     window // lines that can be read, of the page that was read last
@@ -46,9 +46,9 @@ type pages struct {
 	lingers    bool // of that, something that the lanes do not complete
 	hints      []hinted
 
-	useful uint64 // lines fetched ahead that were asked for, of late
+	useful uint64 // lines fetched ahead that were used, of late
 	wasted uint64 // that were not
-	first  bool   // the request reads lines that nobody asked for before
+	first  bool   // the request reads lines that no other has read before
 }
 
 // page is the bytes of an entry's page, slot those of a flight's slot.
@@ -174,7 +174,7 @@ func (c *pages) unread(lines uint64) {
 	c.n.PrefetchResident -= n
 }
 
-// drop forgets lines of an entry, and what is on its way to it.
+// drop forgets lines of an entry, and flights to it.
 func (c *pages) drop(i uint16, lines uint64) {
 	e := &c.entries[i]
 	if i == c.readOf && e.valid&lines != 0 {

@@ -180,7 +180,8 @@ func (c *Cache) verifyOps() error {
 	}
 	switch {
 	case count[opFree] != len(c.net.freeOps) || count[opGet] != c.net.gets || count[opPut] != c.net.puts:
-		return fmt.Errorf("operations free, gets and puts: %v, counted %d, %d, %d", count, len(c.net.freeOps), c.net.gets, c.net.puts)
+		return fmt.Errorf("operations free, gets and puts: %v, counted %d, %d, %d", count,
+			len(c.net.freeOps), c.net.gets, c.net.puts)
 	case slots+len(c.net.freeSlots) != len(c.net.flights):
 		return fmt.Errorf("%d slots are used and %d free, of %d", slots, len(c.net.freeSlots), len(c.net.flights))
 	}
@@ -208,7 +209,8 @@ func (c *Cache) verifyStats() error {
 	case s.PrefetchResident != uint64(resident):
 		return fmt.Errorf("%d lines are there that nobody asked for, counted %d", resident, s.PrefetchResident)
 	case s.Prefetched != s.PrefetchUsed+s.PrefetchUnused+s.PrefetchResident:
-		return fmt.Errorf("%d lines fetched ahead: used %d, unused %d, resident %d", s.Prefetched, s.PrefetchUsed, s.PrefetchUnused, s.PrefetchResident)
+		return fmt.Errorf("%d lines fetched ahead: used %d, unused %d, resident %d", s.Prefetched,
+			s.PrefetchUsed, s.PrefetchUnused, s.PrefetchResident)
 	case s.BytesUsed > s.BytesFetched:
 		return fmt.Errorf("%d bytes fetched, %d used", s.BytesFetched, s.BytesUsed)
 	}

@@ -30,12 +30,12 @@ type ledger struct {
 	unscheduled pool  // of payloads that came unasked
 
 	queue   queue.List[claim] // for bulk: the one order of all claims
-	smalls  queue.List[claim] // those of the queue that may use small
+	smalls  queue.List[claim] // the claims of the queue that may use small
 	nested  queue.List[claim] // for the reserve; not in queue
 	placing queue.List[claim] // granted, and waiting for a place in a region, in the order of asking
 	holders queue.List[claim] // those granted, the oldest first
 	offers  offers
-	due     []*Offer // whose grant is to be reported when the lock is free
+	due     []*Offer // granted, to be reported when the lock is free
 	plain   plain    // what Acquire took
 	unasked map[int]*unasked
 	posted  uint64 // claims

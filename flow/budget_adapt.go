@@ -81,7 +81,7 @@ type Decision struct {
 	Cause    Cause
 	Stalled  float64 // share of the time since the reading before; -1: not known
 	Faults   float64 // major faults a second since then; -1: not known
-	Ceiling  int64   // what the memory leaves; MaxInt64: not known
+	Ceiling  int64   // as much as the memory leaves; MaxInt64: not known
 	Held     int64   // at the time
 	Peak     int64   // since the reading before
 	Pinned   int64
@@ -140,7 +140,7 @@ type budgetState struct {
 	now    time.Duration
 	limit  int64
 	held   int64
-	made   int64 // memory that there is, of what is held
+	made   int64 // memory that there is, of the bytes held
 	peak   int64 // held since the reading before
 	waited bool  // claims had to
 }

@@ -81,8 +81,8 @@ type AdaptConfig struct {
 	Settle time.Duration
 }
 
-// Surroundings are what is found out about the machine and the job of a budget, and not chosen. The
-// zero value knows nothing.
+// Surroundings are facts about the machine and the job of a budget, which are not chosen. The zero
+// value knows nothing.
 type Surroundings struct {
 	// Memory is the state of the machine's memory at the start. A static limit above it is refused; an
 	// adaptive one begins with what it leaves.

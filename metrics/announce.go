@@ -43,7 +43,7 @@ func announce(dir string, addr *net.TCPAddr) (*announcement, error) {
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %s: %w", dirVar, err)
 	}
-	_ = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) // where it fails nobody removes it
+	_ = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) // where it fails it is not removed
 	_, err = f.Write(append(text, '\n'))
 	err = errors.Join(err, f.Chmod(0o644))
 	name := filepath.Join(dir, fmt.Sprintf("ibconduit-%s-%d.json", filepath.Base(host), addr.Port))

@@ -77,7 +77,7 @@ func library(network string, s am.Stats, add func(Figure)) {
 	reader{prefix: "library_message_", labels: []string{"network", network}, add: add}.read(s)
 }
 
-// heaps are the figures of the shared heaps of a job that has some, for rank 0 also those of the
+// heaps are the figures of the shared heaps of a job that has some, for rank 0 also of the
 // global heap.
 func heaps(s conduit.HeapStats, rank int, add func(Figure)) {
 	r := reader{prefix: "heap_", add: add}

@@ -12,7 +12,7 @@ import (
 )
 
 // Phase calls f with the labels rank and phase, by which profiles of processor and goroutines
-// tell apart the ranks of one process, and the phases of one rank: `go
+// keep apart the ranks of one process, and the phases of one rank: `go
 // tool pprof -tagfocus phase=halo`. Goroutines that f starts have them too. f gets ctx with them.
 func Phase(ctx context.Context, job *conduit.Job, phase string, f func(ctx context.Context)) {
 	pprof.Do(ctx, pprof.Labels("rank", strconv.Itoa(job.Rank()), "phase", phase), f)

@@ -9,7 +9,7 @@ import (
 // reader gives the figures of structures of counters, as the tags of their fields say: package
 // counter.
 type reader struct {
-	prefix string   // of the names, before those of the tags
+	prefix string   // of the names, in front of the names in tags
 	labels []string // of all
 	not    string   // skips fields of which the tag "at" says that
 	add    func(Figure)
@@ -23,7 +23,7 @@ func (r reader) read(stats any) {
 	r.fields(reflect.ValueOf(stats), "")
 }
 
-// fields gives those of a structure inside; subject stands before their help.
+// fields gives the figures of a structure inside; subject stands before their help.
 func (r reader) fields(v reflect.Value, subject string) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)

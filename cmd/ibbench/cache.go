@@ -55,7 +55,7 @@ func (c *cacheCmd) list(io streams) error {
 	return nil
 }
 
-// kernels are those that were asked for.
+// kernels are the ones of the command line.
 func (c *cacheCmd) kernels() (all []*bench.Kernel, err error) {
 	for _, name := range c.Kernels {
 		if name == "all" {
@@ -73,7 +73,7 @@ func (c *cacheCmd) kernels() (all []*bench.Kernel, err error) {
 	return all, nil
 }
 
-// variants are those of a kernel that were asked for.
+// variants are the ones of a kernel that --variant chooses.
 func (c *cacheCmd) variants(k *bench.Kernel) []string {
 	switch {
 	case c.Variant != "all":

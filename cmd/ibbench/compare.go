@@ -92,7 +92,7 @@ func printComparison(io streams, r *compare.Result) error {
 		}
 		old, unit := report.Shown(row.Old, row.Unit)
 		now, _ := report.Shown(row.New, row.Unit)
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%+.2g %%\t%s\t%d, %d\t%s\n", row.Point, row.Metric, old, now, unit, row.Change,
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%+.1f %%\t%s\t%d, %d\t%s\n", row.Point, row.Metric, old, now, unit, row.Change,
 			p, row.OldN, row.NewN, row.Verdict)
 	}
 	if err := t.Flush(); err != nil {

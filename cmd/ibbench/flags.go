@@ -46,14 +46,16 @@ func (o output) writers(io streams) (report.Tee, []float64, error) {
 type common struct {
 	network
 	output
-	Assert []string `sep:"none" placeholder:"A" help:"Fail with exit code 1 unless this holds for every point: 'p99<5us', 'bw>1GB/s', 'rate>1M/s'. Repeatable."`
-	server string   // host where ibbench serve runs; "": none
-	points int      // that are measured in rounds; 0: each of them once
+	Assert  []string `sep:"none" placeholder:"A" help:"Fail with exit code 1 unless this holds for every point: 'p99<5us', 'bw>1GB/s', 'rate>1M/s'. Repeatable."`
+	Metrics string   `placeholder:"ADDR" help:"Serve rank 0's counters to Prometheus at this address, as :9090."`
+
+	server string // host where ibbench serve runs; "": none
+	points int    // that are measured in rounds; 0: each of them once
 	rounds int
 }
 
-// timing are the flags that say how long to measure. Pointers tell a 0 that was asked for, which is
-// refused, from a flag that was left out.
+// timing are the flags that say how long to measure. With pointers a 0 differs from a flag that
+// was left out: it is refused.
 type timing struct {
 	Iters       *int64         `placeholder:"N" help:"Samples, or operations per lane, of each point. Default: as many as fit into --duration."`
 	Duration    *time.Duration `placeholder:"D" help:"Time for each point, as 10s. Default: 1s without --iters. With both, what ends first."`

@@ -39,7 +39,7 @@ type flowRanks struct {
 	Quiet    bool          `short:"q" help:"No progress on standard error."`
 }
 
-// flowMemory are the flags of kernels whose ranks have little memory.
+// flowMemory are the flags of kernels with little memory.
 type flowMemory struct {
 	flowRanks
 	Swap string `placeholder:"BYTES" help:"Swap space that the machine should have: what is missing is added as a file in the directory for temporary files. Default: the ranks' memory twice."`
@@ -74,7 +74,7 @@ func (c *flowRanks) begin(ctx context.Context, io streams) (*flowRuns, error) {
 		results: &results{out: out, t: newTerminal(io.err, c.Quiet)}}, nil
 }
 
-// done writes what was measured, also before a failure.
+// done writes all results, also before a failure.
 func (f *flowRuns) done(err error) error {
 	if f.left > 0 {
 		f.t.line("runs left out, since --duration has ended: %d", f.left)
@@ -145,7 +145,7 @@ func (f *flowRuns) job(r flowRun, params any) *transient.Run {
 		Limit: r.limit, Timeout: f.Timeout, Stderr: f.io.err}
 }
 
-// swap adds swap space where the machine has less than is asked for. The function that it returns
+// swap adds swap space where the machine has less than --swap. The function that it returns
 // removes it.
 func (c *flowMemory) swap(limit int64) (func() error, error) {
 	n, err := bytesFlag("--swap", c.Swap, strconv.FormatInt(2*int64(c.Ranks)*limit, 10))

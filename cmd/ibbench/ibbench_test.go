@@ -299,6 +299,7 @@ func TestExitCodes(t *testing.T) {
 		{"lat amo --no-such-flag", 2, "--no-such-flag"},
 		{"lat amo -o /no/such/directory/r.json", 3, "no such file"},
 		{"lat amo --cpu 1023", 3, "processors"},
+		{"lat amo --metrics 999.0.0.1:x", 3, "--metrics"},
 		{"lat am --sizes 0", 2, "--sizes"},
 		{"lat am --sizes 2M", 2, "want short, or 1 byte to 1M"},
 		{"bw am --sizes short", 2, "use rate am"},

@@ -1,4 +1,4 @@
-// Command ibbench measures what the conduit does on this machine or between
+// Command ibbench measures the conduit on this machine or between
 // the ranks of a job. README.md describes its commands and its JSON.
 package main
 
@@ -115,7 +115,7 @@ func (e signalError) Error() string {
 	return syscall.Signal(e).String()
 }
 
-// signalled ends ctx at SIGINT and SIGTERM. Unlike that of signal.NotifyContext its cause says
+// signalled ends ctx at SIGINT and SIGTERM. Unlike with signal.NotifyContext its cause says
 // which it was.
 func signalled(parent context.Context) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
@@ -205,7 +205,7 @@ func understand(args []string, io streams, exit func(int)) (command, error) {
 	return parsed.Selected().Target.Addr().Interface().(command), nil
 }
 
-// version is that of the module, or of the commit, that ibbench was built from.
+// version is the version of the module, or its commit.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -32,7 +32,7 @@ const (
 	maxPoints = 100000
 )
 
-// measure runs the points on every fabric asked for and reports them.
+// measure runs the points on a fabric and reports them.
 func (c *common) measure(ctx context.Context, io streams, kind string, points []plan.Point) error {
 	as, err := assertions(c.Assert, kind)
 	if err != nil {
@@ -42,6 +42,7 @@ func (c *common) measure(ctx context.Context, io streams, kind string, points []
 	if err != nil {
 		return usageError{err}
 	}
+	p.Metrics = c.Metrics
 	var boot bootstrap.Bootstrap
 	if c.server != "" {
 		p.Ranks = 2
@@ -119,7 +120,7 @@ func (r *results) report(s *report.Series) error {
 	return r.out.Add(s)
 }
 
-// end writes what was measured, also before a failure.
+// end writes all results, also before a failure.
 func (r *results) end(err error) error {
 	r.t.clear()
 	for _, rounds := range r.rounds { // of points that were not finished
@@ -160,7 +161,7 @@ func (io streams) alone(ctx context.Context, why string) error {
 	return errors.Join(usageError{fmt.Errorf("%s; run it without a launcher", why)}, boot.Close())
 }
 
-// quietly leaves it to another rank to say what is wrong.
+// quietly leaves the message to another rank.
 func quietly(err error) error {
 	if errors.Is(err, measure.ErrElsewhere) {
 		return codeError(exitSetup)
@@ -178,7 +179,7 @@ func start(ctx context.Context, p *plan.Plan, t *terminal, events measure.Events
 	return startRanks(ctx, p, events)
 }
 
-// settle turns the fabric asked for into one that this machine has, and says
+// settle turns the fabric of the plan into one that this machine has, and says
 // why it is that one.
 func settle(p *plan.Plan) (why string, err error) {
 	if p.Fabric == "shm" {

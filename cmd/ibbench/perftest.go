@@ -131,7 +131,7 @@ func (c *perftestCmd) plan() (*plan.Plan, []plan.Assertion, error) {
 	return p, as, err
 }
 
-// ops are those of --ops, in the order in which they are measured.
+// ops are the ones of --ops, in the order in which they are measured.
 func (c *perftestCmd) ops() (ops []string, err error) {
 	all := []string{plan.Put, plan.Get, plan.AMO, plan.AM}
 	if c.Kind == plan.BW {

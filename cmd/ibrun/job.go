@@ -28,7 +28,7 @@ func (c *command) add(w words) error {
 		return fmt.Errorf("behind the colon: %w", err)
 	}
 	s.Program = w.program
-	c.more = append(c.more, s)
+	c.all = append(c.all, s)
 	return nil
 }
 
@@ -45,30 +45,26 @@ func (c *command) check() error {
 	case len(c.Host) > 0 && c.Hostfile != "":
 		return errors.New("-H and --hostfile: one of them")
 	}
-	var err error
-	if len(c.Program) == 0 {
-		return errors.New("no program to run")
-	}
-	if c.Program[0] == "" {
-		return errors.New("the name of the program is empty, as that of a variable that is not set")
-	}
-	if c.Env, err = variables(c.Env); err != nil {
-		return err
-	}
 	total := 0
 	if c.Ranks != nil {
 		total = min(*c.Ranks, launch.MaxRanks+1)
 	}
-	for i := range c.more {
-		s := &c.more[i]
+	for i := range c.all {
+		s, where := &c.all[i], ""
+		if i > 0 {
+			where = "behind the colon: "
+		}
+		switch {
+		case len(s.Program) == 0:
+			return errors.New("no program to run")
+		case s.Program[0] == "":
+			return errors.New(where + "the name of the program is empty, as that of a variable that is not set")
+		case i > 0 && s.Ranks < 1:
+			return fmt.Errorf("-n %d: need at least 1 rank", s.Ranks)
+		}
+		var err error
 		if s.Env, err = variables(s.Env); err != nil {
 			return err
-		}
-		if s.Program[0] == "" {
-			return errors.New("behind the colon: the name of the program is empty, as that of a variable that is not set")
-		}
-		if s.Ranks < 1 {
-			return fmt.Errorf("-n %d: need at least 1 rank", s.Ranks)
 		}
 		total += min(s.Ranks, launch.MaxRanks)
 	}
@@ -125,14 +121,15 @@ func (c *command) config() (launch.Config, error) {
 		cfg.Bind = ""
 	}
 	behind := 0
-	for _, s := range c.more {
+	for _, s := range c.all[1:] {
 		behind += s.Ranks
 	}
 	hosts, n, err := c.hosts(behind)
 	if err != nil {
 		return cfg, err
 	}
-	for _, p := range append([]segment{{n - behind, c.Env, c.Program}}, c.more...) {
+	c.all[0].Ranks = n - behind
+	for _, p := range c.all {
 		env, err := c.environment(p.Env)
 		if err != nil {
 			return cfg, err

@@ -64,10 +64,10 @@ type command struct {
 	Version  kong.VersionFlag `help:"Print the version and end."`
 	Program  []string         `arg:"" passthrough:"partial" help:"Program and its arguments. A lone : begins another program, with -n and -x of its own; not after --."`
 
-	more []segment
+	all []segment // the programs; the first has its ranks from config
 }
 
-// segment is a program behind a colon.
+// segment is one program of a job; these are its options behind a colon.
 type segment struct {
 	Ranks   int      `short:"n" default:"1"`
 	Env     []string `short:"x" sep:"none"`
@@ -140,7 +140,7 @@ func parse(cmd *command, args []string, stdout, stderr io.Writer) (code int, don
 	if done {
 		return code, true
 	}
-	cmd.Program = segments[0].program
+	cmd.all = []segment{{Env: cmd.Env, Program: segments[0].program}}
 	for _, s := range segments[1:] {
 		if err == nil {
 			err = cmd.add(s)

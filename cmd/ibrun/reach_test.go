@@ -22,7 +22,7 @@ host=${*: -2:1} line=${*: -1}
 echo try >>tries.$host
 for place in 0 1 2 3 4 5 6 7 8 9; do
 	mkdir place.$place 2>/dev/null || continue
-	sleep 0.3
+	sleep 1
 	rmdir place.$place
 	cd / && exec sh -c "$line"
 done

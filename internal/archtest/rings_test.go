@@ -27,7 +27,7 @@ var rings = map[string]int{
 	".": 6, "am": 11, "internal/bench": 2, "cache": 7, "internal/fencecheck": 2,
 	"cmd/ibbench/internal/doctor": 7, "cmd/ibbench/internal/measure": 2, "cmd/ibbench/internal/mr": 4,
 	"cmd/ibbench/internal/peer": 2,
-	"internal/fabric/ibv": 2, "internal/fabric/shm": 2, "internal/fabric/sim": 3,
+	"internal/fabric/ibv":       2, "internal/fabric/shm": 2, "internal/fabric/sim": 3,
 	"internal/mux": 2, "internal/pagepool": 2, "internal/transient": 4, "memevents": 2, "regcache": 7,
 	"flow": 6, "segment": 4, "internal/alloc": 2, "internal/heap": 2,
 }

@@ -49,8 +49,9 @@ type Usage struct {
 }
 
 const (
-	// packers is how many pieces a rank packs and sends at once to who fetches them. Their buffers are
-	// the rank's own: to wait for memory there could wait for who waits for the piece.
+	// packers is how many pieces a rank packs and sends at once to ranks that fetch them. Their
+	// buffers are the rank's own: to wait for memory there could wait for a rank that waits for the
+	// piece.
 	packers = 4
 	// maxRequests is how many requests of one rank a rank answers at a time.
 	maxRequests = 4096
@@ -101,7 +102,7 @@ func (x *exchange) start() {
 // piece is what a piece takes of memory.
 func (x *exchange) piece() int64 { return int64(pagepool.Round(uint64(x.bytes))) }
 
-// sizes is what the model says, for so many bytes of arrays.
+// sizes are the model's, for so many bytes of arrays.
 func (x *exchange) sizes(persistent int64) Footprint {
 	s := Footprint{Persistent: persistent, Piece: x.piece(), Pieces: x.pieces}
 	all := int64(x.pieces) * s.Piece
@@ -163,7 +164,7 @@ func (x *exchange) open(ctx context.Context, w *conduit.Worker) (closes func(), 
 }
 
 // memory is of the rank's own until the end of the run. It is not taken before it is used: the
-// kernel ends who takes much at once in a small group.
+// kernel ends a process that takes much at once in a small group.
 func (x *exchange) memory(n int64) ([]byte, error) {
 	b, free, err := offheap.Map(int(n))
 	if err == nil {
@@ -191,7 +192,7 @@ func (x *exchange) measure(res *Usage, run func() error) error {
 	return nil
 }
 
-// asks is the function that pieces are fetched from. A piece of a step that the part has not
+// asks is the function by which pieces are fetched. A piece of a step that the part has not
 // reached is answered when it has: fetching does not order who makes and who takes, as sending did.
 // A part that is two steps further has no such piece, and cannot be: it needs one of the part that
 // asks first.
@@ -224,7 +225,7 @@ func (x *exchange) answer(r *conduit.FetchRequest) {
 	}
 }
 
-// reached says that a part has its data of a step: who asked for them gets them.
+// reached says that a part has its data of a step: requests for them are answered.
 func (x *exchange) reached(l, step int) {
 	x.mu.Lock()
 	x.ready[l] = step
@@ -310,7 +311,7 @@ func (x *exchange) ahead(n, pieces int, fill func(k int, set *conduit.FetchSet),
 }
 
 // take is the function that gets what other parts send. It keeps the payload until all have come.
-// Nobody is a step ahead, for which there is no memory: steps of ArmNormal end with a barrier.
+// No rank is a step ahead, for which there is no memory: steps of ArmNormal end with a barrier.
 func (x *exchange) take(p *conduit.Payload) {
 	key := [2]int{int(p.Arg(0)), int(p.Arg(1))}
 	x.mu.Lock()

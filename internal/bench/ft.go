@@ -16,7 +16,7 @@ import (
 // ftArms are the arms of FT.
 var ftArms = []string{ArmNormal, ArmTokens}
 
-// FTParams are the size of an FT. What is 0 gets its default.
+// FTParams are the size of an FT. Fields that are 0 get their defaults.
 type FTParams struct {
 	Arm        string // ArmNormal or ArmTokens. Default: ArmTokens
 	Tokens     int    // blocks that have memory at once, of ArmTokens: 1 or more. Default: 4
@@ -105,7 +105,7 @@ func NewFT(p FTParams, ranks int) (*FT, error) {
 	return f, nil
 }
 
-// Sizes is what the model says: of 3 arrays what other ranks have of one is in flight in a
+// Sizes are the model's: of 3 arrays what other ranks have of one is in flight in a
 // transpose, in two copies.
 func (f *FT) Sizes() Footprint { return f.x.sizes(3 * f.array()) }
 
@@ -267,7 +267,7 @@ type ftClass struct {
 	sums []complex128
 }
 
-// ftClasses are those of the benchmark (NPB 3.4).
+// ftClasses are the classes of the benchmark (NPB 3.4).
 var ftClasses = map[string]ftClass{
 	"S": {[3]int{64, 64, 64}, []complex128{
 		554.6087004964 + 484.5363331978i, 554.6385409189 + 486.5304269511i, 554.6148406171 + 488.3910722336i,

@@ -6,9 +6,9 @@ import (
 	"github.com/ibconduit/conduit"
 )
 
-// handoff is message passing: a rank fills a block of its own memory, tells the neighbour by a word
-// in the neighbour's, and waits until that has read the block. All ranks do so at the same time,
-// around the ring. Nothing is read twice between two fences: it shows what they cost.
+// handoff is message passing: a rank fills a block of its own memory, announces it to the neighbour
+// by a word in the neighbour's, and waits until that has read the block. All ranks do so at the
+// same time, around the ring. Nothing is read twice between two fences: it shows what they cost.
 var handoff = &Kernel{
 	Name: "handoff", What: "a block is written, announced, waited for and read: what release and acquire cost",
 	Unit:    "blocks of each rank, of 16 words",
@@ -73,7 +73,7 @@ func (h *ring) run(r *rank) error {
 	return nil
 }
 
-// tell writes a word that its owner waits for.
+// tell writes a word: its owner waits for.
 func (h *ring) tell(r *rank, at conduit.Ptr[uint64], round int) error {
 	if err := conduit.Put(r.w, at, uint64(round)); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	"github.com/ibconduit/conduit/internal/pagepool"
 )
 
-// IncastParams are the size of an Incast. What is 0 gets its default.
+// IncastParams are the size of an Incast. Fields that are 0 get their defaults.
 type IncastParams struct {
 	Size     int // bytes of a payload, 16 to 2^30. Default: 64 KiB
 	Payloads int // that each rank but 0 sends. Default: 256
@@ -44,7 +44,7 @@ type Incast struct {
 
 const incastName = "incast"
 
-// incastSum is what the bytes of a payload add up to: those of a word and its complement are 255
+// incastSum is the sum of the bytes of a payload: the ones of a word and its complement are 255
 // each.
 const incastSum = byte(8 * 255 % 256)
 

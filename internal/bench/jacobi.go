@@ -14,7 +14,7 @@ import (
 // JacobiArms are all arms.
 var JacobiArms = []string{ArmNormal, ArmFetch, ArmTokens, ArmAdaptive}
 
-// JacobiParams are the size of a Jacobi. What is 0 gets its default.
+// JacobiParams are the size of a Jacobi. Fields that are 0 get their defaults.
 type JacobiParams struct {
 	Arm        string // one of JacobiArms. Default: ArmTokens
 	Tokens     int    // faces that have memory at once, of ArmTokens: 1 or more. Default: 6, a cube's
@@ -71,7 +71,7 @@ func (p JacobiParams) cubeBytes() int64 {
 	return 2 * int64(pagepool.Round(uint64(4*p.Edge*p.Edge*p.Edge)))
 }
 
-// Sizes is what the model says: of ArmNormal tau = 2 * 6 w / (2 b), as both copies of six faces of
+// Sizes are the model's: of ArmNormal tau = 2 * 6 w / (2 b), as both copies of six faces of
 // w b^2 cells are there for two arrays of b^3.
 func (p JacobiParams) Sizes() (Footprint, error) {
 	p, err := p.complete()
@@ -95,7 +95,7 @@ func (p JacobiParams) exchange() *exchange {
 // Jacobi is a relaxation of a periodic grid in three dimensions, cut into cubes, many to a rank
 // ("virtual processors"). Cubes keep no ghost cells: faces of their neighbours come in each
 // iteration, and go when the cube is computed. Where they come from is the cube on the other side,
-// also of the own rank, which answers when it has the iteration that is asked for.
+// also of the own rank, which answers when it has the iteration of the request.
 //
 // The result is known for each cell: what begins as a plane wave stays one, and shrinks.
 type Jacobi struct {

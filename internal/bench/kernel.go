@@ -62,7 +62,7 @@ func Find(name string) (*Kernel, error) {
 	return nil, fmt.Errorf("bench: no kernel %q; there are %s", name, strings.Join(names, ", "))
 }
 
-// Complete fills in what is 0 with the kernel's defaults, and returns what is wrong.
+// Complete fills in the kernel's defaults for fields that are 0, and returns the fault.
 func (k *Kernel) Complete(p Params) (Params, error) {
 	bad := func(format string, args ...any) (Params, error) {
 		return p, fmt.Errorf("bench: %s: %s", k.Name, fmt.Sprintf(format, args...))
@@ -225,7 +225,7 @@ func (e *WrongError) Error() string {
 
 func (e *WrongError) Unwrap() error { return e.Cause }
 
-// outcome is what ranks tell each other about a run.
+// outcome is exchanged by ranks after a run.
 type outcome struct {
 	Nanos  int64
 	Counts fabric.Counters
@@ -281,7 +281,7 @@ func (b *Bench) Run() (Result, error) {
 	return res, nil
 }
 
-// counts are those of the networks to other ranks.
+// counts are the counts of the networks to other ranks.
 func (r *rank) counts() (c fabric.Counters) {
 	stats := r.job.Stats()
 	for other := range r.n {

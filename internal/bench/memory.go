@@ -129,7 +129,7 @@ func (s *random) unit() float64 { return float64(s.next()>>11) / (1 << 53) }
 // fold is one step of a checksum that depends on the order.
 func fold(sum, v uint64) uint64 { return sum*0x100000001b3 + v }
 
-// same compares what was computed with what should be.
+// same compares a result with the right one.
 func same[T comparable](what string, got, want T) error {
 	if got != want {
 		return fmt.Errorf("%s is %v, want %v", what, got, want)

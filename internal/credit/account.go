@@ -16,8 +16,8 @@ type account struct {
 	granted  uint32
 	arrived  uint32
 	returned uint32
-	recall   uint32 // asked back
-	acked    uint32 // of recall, what the peer has acted upon
+	recall   uint32 // recalled
+	acked    uint32 // of recall, as far as the peer has acted upon it
 
 	epoch   uint32
 	peer    int32
@@ -26,11 +26,11 @@ type account struct {
 
 	counted uint16 // its part of Pool.recalling
 	urgent  bool   // it waits for a grant, which goes by a control message
-	answer  bool   // the next header shall ask for an answer to the recall
+	answer  bool   // the next header wants an answer to the recall
 	barred  bool   // it is granted nothing
 
 	lastUse  time.Duration // last arrival or grant
-	recallAt time.Duration // when it was last asked to give back
+	recallAt time.Duration // when it was last recalled from
 	since    time.Duration // since when it is queued
 }
 
@@ -44,8 +44,8 @@ func (a *account) recalling() bool { return a.recall != a.acked }
 // lists are where a Pool finds its accounts.
 type lists struct {
 	holders   queue.List[account] // with credits, the longest unused first
-	recalled  queue.List[account] // asked to give back, the longest unasked first
-	recalling int                 // credits asked back that may still come soon
+	recalled  queue.List[account] // recalled from, the longest ago first
+	recalling int                 // recalled credits that may still come soon
 	starved   queue.List[account] // want credits and hold none
 	wanting   queue.List[account] // want more than they hold
 	due       queue.List[account] // a control message to them is due

@@ -328,25 +328,6 @@ func TestAPeersDeathReturnsEverythingOnce(t *testing.T) {
 	}
 }
 
-func TestControlMessageOpensTheNextConnection(t *testing.T) {
-	p := newPool(t, PoolConfig{Peers: 2, Credits: 2})
-	open := func(wire uint16, want uint32, ok bool) {
-		t.Helper()
-		if got, is := p.Opens(1, &Header{Epoch: wire}); is != ok || ok && got != want {
-			t.Errorf("epoch %d on the wire opens %d (%v), want %d (%v)", wire, got, is, want, ok)
-		}
-	}
-	open(1, 1, true)
-	open(0, 0, false)
-	must(t, p.Open(1, 65534, 0))
-	open(65535, 0, false) // while one is open it does not
-	p.Close(1, 0)
-	open(65535, 65535, true)
-	open(1, 65537, true)
-	open(65534, 0, false)
-	open(65533, 0, false)
-}
-
 func TestConfigurationsAreChecked(t *testing.T) {
 	for _, c := range []PoolConfig{
 		{}, {Peers: 1}, {Credits: 1}, {Peers: 1, Credits: -1}, {Peers: 1, Credits: 1 << 31}, {Peers: 1, Credits: 1, Replies: -1},
@@ -359,7 +340,7 @@ func TestConfigurationsAreChecked(t *testing.T) {
 		}
 	}
 	p := newPool(t, PoolConfig{Peers: 1, Credits: 1000})
-	if c := p.Config(); c.Window != 64 || c.Initial != 2 || c.RecallAfter != time.Millisecond || c.Retry != 4*time.Millisecond {
+	if c := p.cfg; c.Window != 64 || c.Initial != 2 || c.RecallAfter != time.Millisecond || c.Retry != 4*time.Millisecond {
 		t.Errorf("defaults %+v", c)
 	}
 }

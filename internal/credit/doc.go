@@ -88,9 +88,7 @@
 // An account is of one connection, which both ends number alike, from 1 on. When
 // one ends, by death or for lack of use, both ends Close: all that was out comes back
 // to the pool, once, wherever it was; and the next starts from nothing. Headers
-// and messages of other connections are counted and ignored. A control message to a
-// peer without a connection may begin one ([Pool.Opens]): a rank that has never sent
-// anything gets its first credit before the network makes a connection for it. A peer
+// and messages of other connections are counted and ignored. A peer
 // without a connection costs a quarter of a byte, or 16 bytes where one of the 31 with numbers
 // around its own had one.
 //

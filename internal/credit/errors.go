@@ -21,13 +21,13 @@ var (
 
 // NoCreditError explains why a peer cannot be sent to.
 type NoCreditError struct {
-	Peer    int           // whose grant is missing
+	Peer    int           // of which a grant is missing
 	Epoch   uint32        // connection
 	Granted uint32        // credits that the peer granted on this connection
 	Used    uint32        // those that messages took
-	Back    uint32        // those given back because the peer asked
+	Back    uint32        // those given back on a recall
 	For     time.Duration // since the first refusal
-	Asked   time.Duration // since the last question; -1: not asked yet
+	Asked   time.Duration // since the last question; -1: none yet
 	Asks    int           // questions without an answer
 }
 

@@ -49,7 +49,7 @@ func (p *Pool) Tick(now time.Duration) {
 	}
 	for a := p.recalled.First(); a != nil && now-a.recallAt >= p.cfg.Retry; a = p.recalled.First() {
 		p.stats.Retries++
-		p.expectNone(a) // it may never answer: ask others too
+		p.expectNone(a) // it may never answer: recall from others too
 		p.repeatRecall(a, now)
 	}
 	for p.recalling < p.starved.Len() {

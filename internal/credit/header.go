@@ -32,7 +32,7 @@ type Header struct {
 	Answer bool   // the reader shall send a control message
 	// As the receiver of the reader's messages:
 	Granted uint32 // credits granted
-	Recall  uint32 // credits asked back
+	Recall  uint32 // credits recalled
 	// As a sender to the reader:
 	Want     uint16 // how many credits it wants to hold; 0: as before. At most MaxWindow
 	Returned uint32 // credits given back

@@ -100,7 +100,7 @@ func newWorld(seed uint64, cfg PoolConfig, f fault) (*world, error) {
 			return nil, err
 		}
 		r := &rank{pool: p, senders: make([]*Sender, cfg.Peers), posted: cfg.Credits + cfg.Replies}
-		w.cfg = p.Config()
+		w.cfg = p.cfg
 		w.ranks = append(w.ranks, r)
 		w.wires = append(w.wires, make([]*wire, cfg.Peers))
 		w.pairs = append(w.pairs, make([]*pair, cfg.Peers))

@@ -121,18 +121,6 @@ func (p *Pool) Epoch(peer int) (epoch uint32, open bool) {
 	return e.last, e.account != nil
 }
 
-// Opens returns which connection a peer begins with the header of a control message
-// that reached a peer without a connection, or false if it is a late one of an
-// earlier connection. Numbers may skip up to 2^15.
-func (p *Pool) Opens(peer int, h *Header) (epoch uint32, ok bool) {
-	last, open := p.Epoch(peer)
-	if open || peer < 0 || peer >= p.peers.Len() {
-		return 0, false
-	}
-	d := int16(h.Epoch - uint16(last))
-	return last + uint32(d), d > 0
-}
-
 // Bar stops or resumes grants to a peer, whatever it wants. The peer may use what it holds, and
 // its questions are answered.
 func (p *Pool) Bar(peer int, bar bool, now time.Duration) {
@@ -190,6 +178,3 @@ func (p *Pool) Posted() int {
 
 // Stats are the counters.
 func (p *Pool) Stats() PoolStats { return p.stats }
-
-// Config is the configuration with its defaults filled in.
-func (p *Pool) Config() PoolConfig { return p.cfg }

@@ -22,7 +22,7 @@ type Sender struct {
 	last  uint32 // the number of the last connection
 	peer  int32
 
-	window uint16 // the balance after the last change by the peer: what the thresholds are shares of
+	window uint16 // the balance after the last change by the peer: the thresholds are shares of it
 	want   uint16 // how many credits this end would like to hold
 	asks   uint8  // questions since the last grant
 
@@ -50,8 +50,8 @@ type filled struct {
 type SenderStats struct {
 	Taken    uint64 // credits that messages took, less those cancelled
 	Dry      uint64 // how often the balance was found to be 0, once a grant
-	Asks     uint64 // control messages that asked
-	Returned uint64 // credits given back because the peer asked
+	Asks     uint64 // control messages with questions
+	Returned uint64 // credits given back on a recall
 	Lost     uint64 // unused credits that ended with their connection
 	Stale    uint64 // headers of other connections, ignored
 }
@@ -156,7 +156,7 @@ func (s *Sender) Due() (at time.Duration, ok bool) {
 }
 
 // FillControl is Fill for a control message, which carries everything: returned credits
-// may be what the peer waits for.
+// may be awaited by the peer.
 func (s *Sender) FillControl(h *Header, now time.Duration) {
 	at, due := s.Due()
 	s.fillReturned(h)

@@ -14,7 +14,7 @@ type Holder struct {
 	Credits  int           // held: with the peer, in messages, or on the way
 	Replies  int           // reply buffers that wait for it
 	Idle     time.Duration // since it last used or got a credit
-	Recalled bool          // asked to give back, and has not answered
+	Recalled bool          // from, without an answer yet
 	Wants    int           // credits that it wants in addition
 	Waiting  time.Duration // for how long it has been wanting them
 }

@@ -19,7 +19,7 @@ var (
 	ErrNotSupported = errors.New("not supported")
 )
 
-// Closed is the error of what was closed, in words of its own; it matches os.ErrClosed.
+// Closed is the error of something closed, in words of its own; it matches os.ErrClosed.
 type Closed string
 
 func (e Closed) Error() string { return string(e) }

@@ -75,7 +75,7 @@ func (f *Failures) Take() error {
 // errors.As, or any of them with errors.Is(err, ErrPeerDown).
 type PeerDownError struct {
 	Rank  int    // the rank that is down
-	Op    string // what was tried
+	Op    string // the operation
 	Cause error  // how it was found out
 }
 
@@ -111,8 +111,8 @@ func (e *RankError) Error() string {
 type BoundsError struct {
 	Op   string
 	Rank int
-	Off  uint64 // first byte asked for
-	Len  uint64 // bytes asked for
+	Off  uint64 // first byte
+	Len  uint64 // bytes
 	Size uint64 // the segment's size in bytes
 }
 

@@ -105,7 +105,7 @@ func Cast[U, T any](p Ptr[T]) Ptr[U] {
 // TypeErr is the error of a T that holds pointers.
 func TypeErr[T any]() error { return fmt.Errorf("conduit: %w", plain.Err[T]()) }
 
-// Check is what is wrong with p's type.
+// Check is the error of p's type, nil if T may be transferred.
 func Check[T any](p Ptr[T]) error {
 	if p.node&BadType != 0 {
 		return TypeErr[T]()

@@ -23,7 +23,7 @@ type FetchRequest struct {
 	answered atomic.Bool
 }
 
-// asks is the handler of a request.
+// asks handles a request.
 func (m *Memory) asks(c *am.Call) {
 	r := &FetchRequest{m: m, from: c.From(), number: c.Arg(0), args: append([]uint64(nil), c.Args()[min(3, c.Len()):]...)}
 	if n := c.Arg(1); n <= 1<<40 {

@@ -93,7 +93,7 @@ type Memory struct {
 	probes   *pressure.Reader
 	pages    *pagepool.Pool
 	region   *region       // where other ranks write; nil: none
-	reserved *region       // for what the budget's reserve serves; nil: there is none
+	reserved *region       // for claims that the budget's reserve serves; nil: there is none
 	stalls   atomic.Uint64 // that the watchdog has found
 
 	fetchProtocol

@@ -151,7 +151,7 @@ type Payload struct {
 	// Under Memory.mu.
 	claim   *pagepool.Claim
 	off     uint64
-	placing bool // a run was asked for
+	placing bool // a run was claimed
 	placed  bool
 	over    bool // it does not come
 }
@@ -194,7 +194,7 @@ func (p *Payload) Release() {
 	p.m.tell(p.from, p.m.budget.Consumed(p.from, n))
 }
 
-// tell has a sender know how much of its unasked data was consumed, the first time, and then when
+// tell lets a sender know how much of its unasked data was consumed, the first time, and then when
 // it is half of its allowance.
 func (m *Memory) tell(rank int, total uint64) {
 	allowance := m.budget.Allowance()

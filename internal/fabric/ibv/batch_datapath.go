@@ -34,7 +34,7 @@ func (l *lane) Post(b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error
 		if !g.Implicit {
 			o = e.ops.add(none, 1) // a part for the staging
 			p := &e.ops.all[o]
-			p.group, p.tag, p.told = true, g.Tag, q
+			p.group, p.tag, p.reports = true, g.Tag, q
 			q.Expect()
 		}
 		l.stage(pieces, o)
@@ -60,8 +60,8 @@ func (l *lane) Post(b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error
 }
 
 // checkBatch refuses a batch that is wrong whatever happens to the peers.
-func (e *queueSet) checkBatch(b *fabric.Batch, told *fabric.Completions) error {
-	if err := fabric.CheckBatch(e.net, b, told); err != nil {
+func (e *queueSet) checkBatch(b *fabric.Batch, reports *fabric.Completions) error {
+	if err := fabric.CheckBatch(e.net, b, reports); err != nil {
 		return err
 	}
 	pieces := b.Pieces()

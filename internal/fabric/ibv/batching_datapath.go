@@ -14,8 +14,8 @@ type batching struct {
 	more   bool          // the next piece of the group goes to the same peer
 	group  int32         // the operation of the group, or none
 	piece  *fabric.Piece // that is being staged
-	owed   *sendQueue    // whose last request of the group asks for no completion; nil: none
-	quiet  int32         // work requests of merged requests since the last that asked, to that queue
+	owed   *sendQueue    // whose last request of the group is unsignaled; nil: none
+	quiet  int32         // work requests of merged requests to it since the last signaled one
 	merged mergedRequest
 }
 

@@ -169,7 +169,7 @@ func (e *queueSet) numbers() []uint32 {
 	return qpns
 }
 
-// connectNear connects the queue pair to that of a near peer, which sends from packet number psn
+// connectNear connects the queue pair to a near peer's, which sends from packet number psn
 // on.
 func (e *queueSet) connectNear(rank int, qpn, psn uint32) error {
 	n := e.net

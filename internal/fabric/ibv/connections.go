@@ -47,7 +47,7 @@ type conn struct {
 	q       sendQueue
 	qpn     uint32
 	state   connState
-	active  bool  // this end asked
+	active  bool  // this end requested it
 	ready   bool  // in messages.ready
 	holding bool  // some of the silent messages in flight keep their buffers
 	busy    bool  // something happened since the last look of keepalive
@@ -75,11 +75,11 @@ type conn struct {
 type connState uint8
 
 const (
-	connWanted    connState = iota // there is something to send; the poller asks
-	connAsking                     // asked, and asks again
+	connWanted    connState = iota // there is something to send; the poller requests it
+	connAsking                     // requested; the request is repeated
 	connAnswering                  // answered, and does not know yet whether that came
 	connUp
-	connClosing // asked whether it may be closed
+	connClosing // the peer may refuse to close it
 	connGone
 )
 
@@ -190,7 +190,7 @@ func (s *connections) tryLater(c *conn) {
 // ask makes the queue pair of a wanted connection, and sends the request.
 func (s *connections) ask(c *conn) {
 	if c.state != connWanted {
-		return // the peer asked first, or is dead
+		return // the peer was first, or is dead
 	}
 	c.q.epoch = s.peers[c.q.rank].epoch + 1
 	c.active = true
@@ -301,7 +301,7 @@ func (s *connections) answer(d *datagram) {
 func (s *connections) requested(at *peer, d *datagram) {
 	c := at.conn
 	if c != nil && c.state == connClosing && d.epoch == c.q.epoch+1 {
-		s.shut(c) // the peer would not ask if it had not agreed
+		s.shut(c) // the peer would request no other if it had not agreed
 		c = at.conn
 	}
 	switch {
@@ -313,7 +313,7 @@ func (s *connections) requested(at *peer, d *datagram) {
 	case c == nil:
 		c = s.add(int32(d.from), connGone) // until it is accepted
 	case c.state == connAsking && uint32(s.n.cfg.Rank) > d.from:
-		// both ask at once: the lower rank does, the other answers
+		// both request at once: it counts as the lower rank's
 	case c.state != connWanted:
 		return
 	}
@@ -332,7 +332,7 @@ func (s *connections) requested(at *peer, d *datagram) {
 		c.trouble = s.connectQP(c, d.qpn, d.psn)
 	}
 	s.mu.Lock()
-	if c.trouble != nil { // the peer will ask again
+	if c.trouble != nil { // the peer repeats its request
 		s.n.log.Warn("ibv: a connection could not be accepted", "rank", c.q.rank, "err", c.trouble)
 		s.dropQP(c)
 		if c.state = connGone; c.waiting.n > 0 {

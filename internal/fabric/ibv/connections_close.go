@@ -64,7 +64,7 @@ func (s *connections) askedToClose(at *peer, d *datagram) {
 		return
 	}
 	if c.state == connAnswering {
-		s.made(c) // it would not close what is not open
+		s.made(c) // it closes open ones only
 	}
 	probe := c.q.flight.n == 1 && c.waiting.n == 0 && c.q.probing // which leaves nothing behind
 	inFlight := c.q.flight.n+c.waiting.n > 0 && !probe && c.state == connUp

@@ -10,9 +10,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/verbs"
@@ -28,8 +25,7 @@ import (
 type connector struct {
 	n         *Network
 	listener  listener
-	mem       []byte // of datagrams
-	mr        *verbs.MR
+	memory    deviceMemory       // of datagrams
 	stop      context.CancelFunc // of the goroutine; nil: not started
 	ended     chan struct{}
 	tx        sender // the goroutine's, and what follows
@@ -85,23 +81,16 @@ func (c *connector) prepare(n *Network) (uint32, error) {
 	if err := c.listener.make(n, dgramRecvs+2*dgramSends); err != nil {
 		return 0, err
 	}
-	const in, bytes = dgramRecvs * inStride, datagramBytes
-	var err error
-	if c.mem, err = unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
-		return 0, fmt.Errorf("mapping %d bytes for datagrams: %w", bytes, err)
+	const in = dgramRecvs * inStride
+	if err := c.memory.open(n.pd, datagramBytes); err != nil {
+		return 0, fmt.Errorf("datagrams: %w", err)
 	}
-	if c.mr, err = n.pd.Register(unsafe.Pointer(unsafe.SliceData(c.mem)), bytes, verbs.AccessLocalWrite); err != nil {
-		return 0, err
-	}
-	if c.tx.bell, err = c.listener.cq.NewDoorbell(verbs.DoorbellConfig{}); err != nil {
-		return 0, err
-	}
-	if c.tx.chain, err = verbs.NewSendChain(verbs.ChainConfig{Slots: chainSlots}); err != nil {
+	if err := c.tx.makeDoorbell(c.listener.cq, 0); err != nil {
 		return 0, err
 	}
 	d := &c.datagrams
-	d.n, d.num, d.tx, d.lkey, d.inMem, d.outMem = n, laneBit, &c.tx, c.mr.LKey(), c.mem[:in], c.mem[in:]
+	d.n, d.num, d.tx, d.lkey = n, laneBit, &c.tx, c.memory.mr.LKey()
+	d.inMem, d.outMem = c.memory.mem[:in], c.memory.mem[in:]
 	d.room = func() bool { return !c.tx.full() || c.ring(0) >= 0 }
 	if err := d.init(c.listener.qp); err != nil {
 		return 0, err
@@ -117,7 +106,7 @@ func (c *connector) start() {
 	var ctx context.Context
 	ctx, c.stop = context.WithCancel(context.Background())
 	c.ended = make(chan struct{})
-	c.turn() // posts the receive buffers: peers may ask from now on
+	c.turn() // posts the receive buffers: peers may request from now on
 	go c.run(ctx)
 }
 
@@ -143,12 +132,9 @@ func (c *connector) close() error {
 	}
 	errs = append(errs, closed(c.listener.qp)) // its requests name buffers and handles
 	c.listener.qp = nil
-	errs = append(errs, c.datagrams.handles.close(), closed(c.tx.chain), closed(c.datagrams.in.chain), closed(c.mr),
-		c.listener.release())
-	if c.mem != nil {
-		errs = append(errs, unix.Munmap(c.mem))
-	}
-	c.tx.bell, c.tx.chain, c.datagrams.in.chain, c.mr, c.mem = nil, nil, nil, nil, nil
+	errs = append(errs, c.datagrams.handles.close(), closed(c.tx.chain), closed(c.datagrams.in.chain),
+		c.memory.close(), c.listener.release())
+	c.tx.bell, c.tx.chain, c.datagrams.in.chain = nil, nil, nil
 	return errors.Join(errs...)
 }
 

@@ -27,11 +27,11 @@ type datagramKind uint8
 
 const (
 	dgNote    datagramKind = iota + 1
-	dgRequest              // asks for a connection
+	dgRequest              // of a connection
 	dgReply                // accepts it: the queue pair is ready
 	dgReady                // the reply came: so is the other
 	dgRefusal              // the two endpoints do not fit
-	dgClose                // asks to close: nothing is in flight
+	dgClose                // nothing is in flight: let it be closed
 	dgClosed               // agrees: it is closed
 	dgStay                 // does not agree
 	dgEnd

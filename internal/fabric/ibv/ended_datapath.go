@@ -132,14 +132,14 @@ func (e *queueSet) failPiece(group int32, err *fabric.OpError) {
 // tell reports the completion of a group.
 func (e *queueSet) tell(o int32) {
 	p := &e.ops.all[o]
-	told, tag, err := p.told, p.tag, p.err
+	reports, tag, err := p.reports, p.tag, p.err
 	if p.abandoned {
-		told = nil
+		reports = nil
 	}
-	p.told = nil
+	p.reports = nil
 	e.ops.release(o)
-	if told != nil {
-		told.Tell(tag, err)
+	if reports != nil {
+		reports.Tell(tag, err)
 	}
 }
 

@@ -24,8 +24,7 @@ type endpoint struct {
 	core
 	listener *listener
 	srq      *verbs.SRQ
-	mem      []byte // slots, send buffers, datagrams
-	mr       *verbs.MR
+	memory   deviceMemory // of slots, send buffers and datagrams
 	layout   layout
 
 	// The poller is in Poll, Wait or Close. Only it makes, closes and ends connections, and takes

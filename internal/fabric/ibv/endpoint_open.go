@@ -7,9 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/verbs"
@@ -54,13 +51,8 @@ func (p *endpoint) build() (err error) {
 			return err
 		}
 	}
-	if p.mem, err = unix.Mmap(-1, 0, l.bytes, unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
-		return fmt.Errorf("mapping %d bytes for %d slots and %d send buffers: %w", l.bytes, cfg.Slots, cfg.Sends, err)
-	}
-	if p.mr, err = n.pd.Register(unsafe.Pointer(unsafe.SliceData(p.mem)), uint64(l.bytes),
-		verbs.AccessLocalWrite); err != nil {
-		return err
+	if err = p.memory.open(n.pd, l.bytes); err != nil {
+		return fmt.Errorf("%d slots and %d send buffers: %w", cfg.Slots, cfg.Sends, err)
 	}
 	if p.srq, err = n.pd.CreateSRQ(verbs.SRQConfig{MaxWR: cfg.Slots}); err != nil {
 		return err
@@ -69,10 +61,7 @@ func (p *endpoint) build() (err error) {
 	if p.bell, err = p.listener.cq.NewDoorbell(verbs.DoorbellConfig{}); err != nil {
 		return err
 	}
-	if tx.bell, err = p.listener.cq.NewDoorbell(verbs.DoorbellConfig{}); err != nil {
-		return err
-	}
-	if tx.chain, err = verbs.NewSendChain(verbs.ChainConfig{Slots: chainSlots, Inline: max(n.inline, 8)}); err != nil {
+	if err = tx.makeDoorbell(p.listener.cq, max(n.inline, 8)); err != nil {
 		return err
 	}
 	if err := p.out.quick.init(max(n.inline, 8)); err != nil {
@@ -83,7 +72,7 @@ func (p *endpoint) build() (err error) {
 	}
 	p.rnr.begin(n.dev.Name(), n.port.Port)
 	if n.cfg.Messages.Eager {
-		for r := n.cfg.Rank + 1; r < n.cfg.Size; r++ { // of each pair the lower one asks
+		for r := n.cfg.Rank + 1; r < n.cfg.Size; r++ { // of each pair the lower one requests
 			if n.peers[r].served() {
 				p.conns.want(int32(r))
 			}
@@ -96,13 +85,13 @@ func (p *endpoint) build() (err error) {
 
 // assemble gives the parts what they work with.
 func (p *endpoint) assemble() (err error) {
-	n, l, lkey := p.n, &p.layout, p.mr.LKey()
+	n, l, lkey := p.n, &p.layout, p.memory.mr.LKey()
 	out, d, c := &p.out, &p.datagrams, &p.conns
 	out.tx.wake = p.Wake
 	out.core, out.lkey, out.inline = &p.core, lkey, min(n.inline, p.cfg.SlotSize) // what Connect found
-	out.sends, out.stride = p.mem[l.send:l.in], l.stride
+	out.sends, out.stride = p.memory.mem[l.send:l.in], l.stride
 	out.bufs.Open(p.cfg)
-	d.n, d.num, d.tx, d.lkey, d.inMem, d.outMem = n, p.num, &out.tx, lkey, p.mem[l.in:l.out], p.mem[l.out:]
+	d.n, d.num, d.tx, d.lkey, d.inMem, d.outMem = n, p.num, &out.tx, lkey, p.memory.mem[l.in:l.out], p.memory.mem[l.out:]
 	d.room = func() bool {
 		out.ringIfFull()
 		return out.lost == nil
@@ -113,7 +102,7 @@ func (p *endpoint) assemble() (err error) {
 	c.core, c.mu, c.srq, c.cq, c.out, c.datagrams = &p.core, &p.mu, p.srq, p.listener.cq, out, d
 	c.peers, c.byQPN = make([]*peer, n.cfg.Size), make(map[uint32]*conn)
 	p.slots.srq = p.srq
-	return p.slots.init(p.cfg, p.mem[:l.send], l.stride, lkey)
+	return p.slots.init(p.cfg, p.memory.mem[:l.send], l.stride, lkey)
 }
 
 // Close ends the endpoint. Peers find it silent.
@@ -159,12 +148,8 @@ func (p *endpoint) release() error {
 	}
 	errs = append(errs, p.datagrams.handles.close(), closed(p.bell), closed(tx.chain), closed(p.out.quick.chain),
 		closed(p.slots.chain),
-		closed(p.datagrams.in.chain), closed(p.srq), closed(p.mr), p.listener.release())
+		closed(p.datagrams.in.chain), closed(p.srq), p.listener.release())
 	// The caller's slots and buffers end with the mapping: an endpoint is closed when they are not
 	// used any more.
-	if p.mem != nil {
-		errs = append(errs, unix.Munmap(p.mem))
-		p.mem = nil
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, p.memory.close())...)
 }

@@ -60,7 +60,7 @@ func (p *endpoint) lendNotes(events []fabric.Event) {
 func (p *endpoint) progress(budget time.Duration) error {
 	n, more, err := p.turn(budget)
 	if n > 0 && p.events.len() == 0 {
-		// no longer than for what was there
+		// no longer than for completions that were there
 		for left := p.listener.cq.Cap(); err == nil && n > 0 && left > 0 && p.events.len() == 0; left -= n {
 			var also bool
 			n, also, err = p.turn(budget) // mostly the end of a send came first

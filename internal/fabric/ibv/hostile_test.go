@@ -21,9 +21,9 @@ func (m *messageRig) raw(from, to int, b []byte) {
 	}
 	sge := &p.out.tx.chain.SGEs(p.out.tx.slots - 1)[0]
 	if len(b) > datagramMax { // than a place to send from; what is in it is of no matter
-		sge.Addr = addrOf(p.mem)
+		sge.Addr = addrOf(p.memory.mem)
 	} else {
-		copy(p.mem[sge.Addr-addrOf(p.mem):][:datagramMax], b)
+		copy(p.memory.mem[sge.Addr-addrOf(p.memory.mem):][:datagramMax], b)
 	}
 	sge.Length = uint32(len(b))
 	m.must("flush", p.flushLocked())
@@ -92,7 +92,7 @@ func (m *messageRig) writeWithImmediate(from, to, n int) {
 	slot, w := tx.slot(&c.q, uint64(len(tx.requests))) // of no message
 	w.Opcode, w.Flags = verbs.OpWriteImm, verbs.Signaled
 	w.SetRemote(c.q.base, c.q.rkey)
-	tx.chain.SetLocal(slot, addrOf(p.datagrams.outBytes(0)), uint32(n), p.mr.LKey())
+	tx.chain.SetLocal(slot, addrOf(p.datagrams.outBytes(0)), uint32(n), p.memory.mr.LKey())
 	m.must("flush", p.flushLocked())
 }
 

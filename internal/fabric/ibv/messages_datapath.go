@@ -116,7 +116,7 @@ func (o *messages) postCopied(c *conn, data []byte, f fabric.SendFlag) {
 	m := &o.all[i]
 	if q.silent > 0 && m.copied && m.urgent == urgent {
 		tx.extend(q)
-		m.wrs++ // see tuning.go for how many in a row ask for no completion
+		m.wrs++ // see tuning.go for how many in a row are unsignaled
 		c.joined++
 	} else {
 		i = tx.take()

@@ -19,8 +19,8 @@ type operation struct {
 	err        error
 
 	// Of a group.
-	tag  fabric.Tag
-	told *fabric.Completions
+	tag     fabric.Tag
+	reports *fabric.Completions
 	// Of a piece.
 	parent int32 // its group, or none
 	offset uint64

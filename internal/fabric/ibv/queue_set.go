@@ -7,9 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/internal/offheap"
@@ -34,7 +31,7 @@ type queueSet struct {
 	ops          operations
 	holds        holds
 	slab         slab
-	slabMR       *verbs.MR
+	slabMemory   deviceMemory
 	counters     *fabric.Counters
 	freeCounters func()
 
@@ -94,26 +91,17 @@ func (e *queueSet) prepare() (err error) {
 
 func (e *queueSet) build() (err error) {
 	n, tx := e.net, &e.tx
-	if tx.bell, err = e.cq.NewDoorbell(verbs.DoorbellConfig{}); err != nil {
-		return err
-	}
-	if tx.chain, err = verbs.NewSendChain(verbs.ChainConfig{Slots: chainSlots, Inline: max(n.inline, 8)}); err != nil {
+	if err = tx.makeDoorbell(e.cq, max(n.inline, 8)); err != nil {
 		return err
 	}
 	if e.counters, e.freeCounters, err = offheap.Alloc[fabric.Counters](); err != nil {
 		return err
 	}
 	smalls := smallBlocks(n.cfg.Depth)
-	mem, err := unix.Mmap(-1, 0, slabBytes(smalls), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		return fmt.Errorf("mapping a slab of %d bytes: %w", slabBytes(smalls), err)
+	if err = e.slabMemory.open(n.pd, slabBytes(smalls)); err != nil {
+		return fmt.Errorf("slab: %w", err)
 	}
-	e.slab.mem = mem
-	e.slabMR, err = n.pd.Register(unsafe.Pointer(unsafe.SliceData(mem)), uint64(len(mem)), verbs.AccessLocalWrite)
-	if err != nil {
-		return err
-	}
-	e.slab = newSlab(mem, e.slabMR.LKey(), smalls)
+	e.slab = newSlab(e.slabMemory.mem, e.slabMemory.mr.LKey(), smalls)
 	tx.owner = e
 	e.size(n.cfg.Depth, tx.limit)
 	e.ops.free, e.holds.free, e.batch = none, none, batching{set: e, group: none}
@@ -131,14 +119,11 @@ func (e *queueSet) size(depth int, limit int32) {
 }
 
 func (e *queueSet) unbuild() error {
-	err := errors.Join(closed(e.tx.bell), closed(e.tx.chain), closed(e.slabMR))
-	if e.slab.mem != nil {
-		err = errors.Join(err, unix.Munmap(e.slab.mem))
-	}
+	err := errors.Join(closed(e.tx.bell), closed(e.tx.chain), e.slabMemory.close())
 	if e.freeCounters != nil {
 		e.freeCounters()
 	}
-	e.tx.bell, e.tx.chain, e.slabMR, e.slab, e.counters, e.freeCounters = nil, nil, nil, slab{}, nil, nil
+	e.tx.bell, e.tx.chain, e.slab, e.counters, e.freeCounters = nil, nil, slab{}, nil, nil
 	return err
 }
 

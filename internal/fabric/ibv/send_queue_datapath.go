@@ -22,7 +22,7 @@ type sendQueue struct {
 
 	flight  list  // requests that were added and have not ended, oldest first
 	wrs     int32 // their work requests
-	silent  int32 // of the requests, those at the end that ask for no completion
+	silent  int32 // of the requests, those at the end that are unsignaled
 	listed  bool  // in sender.silent
 	waits   bool  // in sender.probes
 	probing bool  // a probe is in flight
@@ -62,13 +62,13 @@ type sender struct {
 	out      int32  // work requests in flight, of all queues
 	limit    int32  // of out
 	depth    int32  // of the work requests of one queue
-	every    int32  // of requests that need no completion, one asks for one
-	signed   uint32 // how many asked for one
+	every    int32  // of requests that need no completion, one is signaled
+	signed   uint32 // how many were signaled
 
 	slots  int        // of the chain, filled since the last ring
 	open   *sendQueue // to which those from first on go
 	first  int
-	runs   []run        // what the doorbell has to post before them
+	runs   []run        // for the doorbell to post before them
 	silent []*sendQueue // of a lane, with silent requests since the last probeSilent
 	probes []*sendQueue // that need a probe
 	failed []*sendQueue // to be ended by the owner
@@ -105,6 +105,15 @@ func (s *sender) pop(l *list) int32 {
 	l.head = s.requests[i].next
 	l.n--
 	return i
+}
+
+// makeDoorbell makes the doorbell and the chain.
+func (s *sender) makeDoorbell(cq *verbs.CQ, inline int) (err error) {
+	if s.bell, err = cq.NewDoorbell(verbs.DoorbellConfig{}); err != nil {
+		return err
+	}
+	s.chain, err = verbs.NewSendChain(verbs.ChainConfig{Slots: chainSlots, Inline: inline})
+	return err
 }
 
 // makeRequests sizes the table of requests.

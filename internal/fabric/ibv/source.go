@@ -3,15 +3,11 @@
 package ibv
 
 import (
-	"errors"
 	"fmt"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/ibconduit/conduit/internal/fabric"
 	"github.com/ibconduit/conduit/regcache"
-	"github.com/ibconduit/conduit/verbs"
 )
 
 // source is the source of a message's write, and how the device reads it.
@@ -21,8 +17,7 @@ type source struct {
 	addr   uint64
 	lkey   uint32
 	region regcache.Region
-	mem    []byte // sourceCopy
-	mr     *verbs.MR
+	copied deviceMemory // sourceCopy
 }
 
 type sourceKind uint8
@@ -31,7 +26,7 @@ const (
 	sourceNone    sourceKind = iota
 	sourceInline             // small: it travels in the work request
 	sourceSegment            // it lies in the segment
-	sourceBuffer             // copied into what the message leaves of its send buffer
+	sourceBuffer             // copied into the rest of the message's send buffer
 	sourceRegion             // registered
 	sourceCopy               // copied into memory of its own
 	sourceFailed             // no memory can be had for it
@@ -69,19 +64,13 @@ func (s *source) register(m *localMemory) {
 			return
 		}
 	}
-	mem, err := unix.Mmap(-1, 0, len(s.src), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
+	if s.copied.open(m.pd, len(s.src)) != nil {
+		_ = s.copied.close()
 		s.how = sourceFailed
 		return
 	}
-	mr, err := m.pd.Register(unsafe.Pointer(unsafe.SliceData(mem)), uint64(len(mem)), verbs.AccessLocalWrite)
-	if err != nil {
-		_ = unix.Munmap(mem)
-		s.how = sourceFailed
-		return
-	}
-	copy(mem, s.src)
-	s.how, s.mem, s.mr, s.addr, s.lkey = sourceCopy, mem, mr, addrOf(mem), mr.LKey()
+	copy(s.copied.mem, s.src)
+	s.how, s.addr, s.lkey = sourceCopy, addrOf(s.copied.mem), s.copied.mr.LKey()
 }
 
 // release ends the device's use of the source.
@@ -92,7 +81,7 @@ func (s *source) release(m *localMemory) {
 	case sourceRegion:
 		m.unregister(s.region)
 	case sourceCopy:
-		if err := errors.Join(s.mr.Close(), unix.Munmap(s.mem)); err != nil {
+		if err := s.copied.close(); err != nil {
 			m.log.Warn("ibv: source of a write", "err", err)
 		}
 	}

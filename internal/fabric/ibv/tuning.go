@@ -17,7 +17,7 @@ const (
 	signalEvery = 16              // of implicit operations, one completion for this many
 	chainSlots  = 128             // work requests of one doorbell: as many as go to one peer by default
 	maxEntries  = 4096            // of a lane's completion queue, if the device gives as many
-	drainFor    = 2 * time.Second // a new lane waits for what the one before left; a healthy device needs less
+	drainFor    = 2 * time.Second // a new lane waits for requests that the one before left; a healthy device needs less
 
 	// From these sizes on the program's own memory is registered rather than copied: where
 	// registrations are kept, and where each operation makes its own. Measured by
@@ -28,7 +28,7 @@ const (
 	zeroCopyMinSingle = 512 << 10
 
 	smallBlock = 256     // slab: words, small values
-	bigBlock   = 8 << 10 // slab: pieces of what is not registered
+	bigBlock   = 8 << 10 // slab: pieces of memory that is not registered
 	bigBlocks  = 32      // 256 KiB in flight, enough for 100 Gb/s at 20 us
 )
 

@@ -14,7 +14,7 @@ func (r *ring) put(rank, epoch, seq uint32, data []byte) bool {
 		copy(c.inline[:], data)
 	} else {
 		id := atomic.LoadUint32(&c.slot)
-		if id >= r.count { // not what the owner wrote
+		if id >= r.count { // the owner wrote another
 			atomic.CompareAndSwapUint64(&c.word, mine, wordOf(ticket, taken, 0))
 			return false
 		}

@@ -107,7 +107,7 @@ func (c *conn) acked() {
 	}
 }
 
-// asked is the arrival of that question.
+// asked is the arrival of the request to close.
 func (c *conn) asked() {
 	w, far := c.p.n.r.w, c.far
 	if far.state == accepting {
@@ -236,7 +236,7 @@ func (p *endpoint) requested(from int32, ticket uint64) {
 		c.sendHandshake(reply) // the first was lost, perhaps
 		return
 	case c.state == connecting && p.n.r.id > from:
-		w.disarm(&c.hand) // both ask at once: the lower rank does, the other answers
+		w.disarm(&c.hand) // both request at once: it counts as the lower rank's
 	default:
 		return
 	}

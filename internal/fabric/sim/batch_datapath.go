@@ -25,7 +25,7 @@ func (l *lane) Post(b *fabric.Batch, q *fabric.Completions, f fabric.Flag) error
 	}
 	l.ring()
 	if f&fabric.Blocking != 0 && q != nil && q.Len() == 0 && q.InFlight() > 0 {
-		l.spin(want{told: q}, reason{"polls for a completion", -1})
+		l.spin(want{reports: q}, reason{"polls for a completion", -1})
 	}
 	return nil
 }

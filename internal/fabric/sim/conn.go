@@ -33,10 +33,10 @@ type conn struct {
 type connState uint8
 
 const (
-	connecting connState = iota // asked, and asks again
+	connecting connState = iota // requested; the request is repeated
 	accepting                   // answered, and does not know yet whether that came
 	up
-	closing // asked whether it may
+	closing // the other end may refuse
 	gone
 )
 
@@ -67,7 +67,7 @@ func (p *endpoint) connect(peer int32) *conn {
 	c := p.newConn(peer)
 	w.tickets++
 	c.ticket = w.tickets
-	if peer == p.n.r.id { // no need to ask
+	if peer == p.n.r.id { // it agrees
 		w.arm(&c.hand, w.paths.transit(peer, peer, headerBytes))
 		return c
 	}
@@ -146,7 +146,7 @@ func (p *endpoint) Disconnect(peer int) error {
 	return nil
 }
 
-// close asks the other end, behind all messages.
+// close requests it of the other end, behind all messages.
 func (c *conn) close() {
 	p := c.p
 	w := p.n.r.w
@@ -159,7 +159,7 @@ func (c *conn) close() {
 	w.arm(&c.arrive, c.lastAt)
 }
 
-// shut is when this end knows that both agree. What was queued meanwhile needs another connection.
+// shut is when this end knows that both agree. Messages queued meanwhile need another connection.
 func (c *conn) shut() {
 	p := c.p
 	p.n.r.w.emit(markIdle, p.n.r.id, c.peer, uint64(p.num), uint64(c.epoch))
@@ -197,7 +197,7 @@ func (p *endpoint) used(c *conn) {
 	}
 }
 
-// post puts what is queued on the wire, if the connection is made.
+// post puts queued messages on the wire, if the connection is made.
 func (c *conn) post() {
 	p := c.p
 	w := p.n.r.w

@@ -8,7 +8,7 @@ import (
 // vctx is a context whose deadline is virtual. Whatever ends it, those derived from it end in
 // the same instant, and no goroutine is needed for that.
 //
-// What the standard library derives from a context of its own it cancels within the call that
+// The standard library cancels contexts that it derives from one of its own within the call that
 // cancels the first. Hence inner: a standard context, which the derived ones find; its parent is a
 // source, a context that fixes what Err returns.
 type vctx struct {
@@ -144,7 +144,7 @@ func (c *vctx) cancel(err, cause error) {
 	if err == context.Canceled {
 		c.stop(cause)
 	} else {
-		// package context asks the source for Err, and for the cause the one in its values.
+		// package context takes Err from the source, and the cause from the context in its values.
 		why, because := context.WithCancelCause(c.source.Context)
 		because(cause)
 		c.source.Context, c.source.err = why, err

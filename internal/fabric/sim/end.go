@@ -74,7 +74,7 @@ func (n *Network) die() {
 	}
 }
 
-// peerDown fails what is in flight to a rank.
+// peerDown fails the operations in flight to a rank.
 func (l *lane) peerDown(rank int32) {
 	f := l.flows[rank]
 	if f == nil {

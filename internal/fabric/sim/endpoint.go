@@ -99,7 +99,7 @@ func (p *endpoint) usable(op string) error {
 	return nil
 }
 
-// memory is a buffer's, made when it is first asked for.
+// memory is a buffer's, made when it is first used.
 func (p *endpoint) memory(b *buffer) []byte {
 	if b.data == nil {
 		b.data = make([]byte, p.cfg.SlotSize)
@@ -218,7 +218,7 @@ func (p *endpoint) sent(c *conn, m message, err error) {
 	}
 }
 
-// returnNotes takes back what the last Poll lent.
+// returnNotes takes back the notes that the last Poll lent.
 func (p *endpoint) returnNotes() {
 	for _, d := range p.lent {
 		d.recycle()

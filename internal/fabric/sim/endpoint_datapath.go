@@ -58,7 +58,7 @@ func (p *endpoint) Send(peer int, b fabric.SendBuf, n int, wr *fabric.Write, coo
 	copy(own.Data, b.Data[:n])
 	if err = p.send(peer, own, n, nil, 0, f); err != nil {
 		starved := p.starved
-		p.starved = false // no room has come by giving back what was free before
+		p.starved = false // no room has come by giving back a buffer that was free before
 		p.Release(own)
 		p.starved = starved
 	}

@@ -74,7 +74,7 @@ const (
 	lost         // nothing came through for too long
 )
 
-// passes asks whether reliable traffic from a to b, or back, whose timer fired, comes through.
+// passes decides whether reliable traffic from a to b, or back, whose timer fired, comes through.
 func (p *paths) passes(t *timer, a, b int32, blocked bool) verdict {
 	switch {
 	case !blocked:
@@ -108,7 +108,7 @@ func (p *paths) opened() {
 	p.stalls = keep
 }
 
-// fault notes in the trace what was done to the world. It panics for ranks that do not exist.
+// fault notes a fault in the trace. It panics for ranks that do not exist.
 func (w *World) fault(what uint64, a, b int, x int64) {
 	if a < 0 || a >= len(w.ranks) || b < 0 || b >= len(w.ranks) {
 		panic(fmt.Sprintf("sim: no rank %d or %d in a world of %d", a, b, len(w.ranks)))

@@ -27,12 +27,12 @@ type lane struct {
 	want   want
 }
 
-// want is what the owner waits for.
+// want is the owner's condition for its wait to end.
 type want struct {
-	op   *op
-	flow *flow // room for one more
-	told *fabric.Completions
-	all  bool
+	op      *op
+	flow    *flow // room for one more
+	reports *fabric.Completions
+	all     bool
 }
 
 // flow is what a lane has on the way to one peer.
@@ -45,12 +45,12 @@ type flow struct {
 	flight int             // operations that are not complete
 }
 
-// group is operations of a batch whose completion is told as one.
+// group is operations of a batch whose completion is reported as one.
 type group struct {
-	tag  fabric.Tag
-	told *fabric.Completions
-	left int // operations that are not complete
-	err  error
+	tag     fabric.Tag
+	reports *fabric.Completions
+	left    int // operations that are not complete
+	err     error
 }
 
 // op is one operation.
@@ -123,8 +123,8 @@ func (l *lane) fulfils(x want) bool {
 		return x.op.phase == complete
 	case x.flow != nil:
 		return x.flow.flight < l.n.r.w.cfg.Depth
-	case x.told != nil:
-		return x.told.Len() > 0
+	case x.reports != nil:
+		return x.reports.Len() > 0
 	}
 	return l.flight == 0
 }
@@ -218,20 +218,20 @@ func (g *group) end(l *lane, err error) {
 		return
 	}
 	if !l.closed {
-		g.told.Tell(g.tag, g.err)
+		g.reports.Tell(g.tag, g.err)
 	}
 	*g = group{}
 	l.spare = append(l.spare, g)
 }
 
 // group is a new one, with an operation more than it has: the posting of it.
-func (l *lane) group(tag fabric.Tag, told *fabric.Completions) *group {
+func (l *lane) group(tag fabric.Tag, reports *fabric.Completions) *group {
 	var g *group
 	if k := len(l.spare); k > 0 {
 		g, l.spare = l.spare[k-1], l.spare[:k-1]
 	} else {
 		g = new(group)
 	}
-	g.tag, g.told, g.left = tag, told, 1
+	g.tag, g.reports, g.left = tag, reports, 1
 	return g
 }

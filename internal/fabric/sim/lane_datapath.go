@@ -26,7 +26,7 @@ func (l *lane) Put(peer int, off uint64, src []byte, f fabric.Flag) (fabric.Hand
 	return l.post(o, f)
 }
 
-// Get asks for len(dst) bytes.
+// Get requests len(dst) bytes.
 func (l *lane) Get(peer int, off uint64, dst []byte, f fabric.Flag) (fabric.Handle, error) {
 	if err := l.check("get", peer, off, uint64(len(dst))); err != nil {
 		return fabric.Done, err
@@ -115,7 +115,7 @@ func (l *lane) spin(x want, why reason) {
 	}
 }
 
-// ring posts what is held: the doorbell.
+// ring posts the operations that are held: the doorbell.
 func (l *lane) ring() {
 	if len(l.held) == 0 {
 		return

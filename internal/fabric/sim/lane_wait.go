@@ -56,7 +56,7 @@ func (l *lane) Flush(ctx context.Context) error {
 	return l.failed.Take()
 }
 
-// Quiet looks at what is in flight.
+// Quiet looks at the counts of operations in flight.
 func (l *lane) Quiet(peer int) bool {
 	if peer < 0 {
 		return l.flight == 0
@@ -65,7 +65,7 @@ func (l *lane) Quiet(peer int) bool {
 	return f == nil || f.flight == 0
 }
 
-// Await waits for a completion to be told.
+// Await waits for a completion.
 func (l *lane) Await(ctx context.Context, q *fabric.Completions) error {
 	if err := l.usable("await"); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (l *lane) Await(ctx context.Context, q *fabric.Completions) error {
 	if q.Len() == 0 && (q.InFlight() == 0 || l.flight == 0) {
 		return fmt.Errorf("sim: await: %w", fabric.ErrIdle)
 	}
-	return l.until(ctx, reason{"waits for a completion", -1}, want{told: q})
+	return l.until(ctx, reason{"waits for a completion", -1}, want{reports: q})
 }
 
 // Poll lets a little time pass.
@@ -90,14 +90,14 @@ func (l *lane) pause(op string) error {
 	return l.n.r.w.pause(op, l.n.r.w.cfg.PollCost)
 }
 
-// WaitWord parks until the word has changed. stop is asked in growing
+// WaitWord parks until the word has changed. stop is called in growing
 // intervals.
 func (l *lane) WaitWord(ctx context.Context, p *uint64, c fabric.Cond, value uint64, stop func() error) error {
 	if err := l.usable("wait for a word"); err != nil {
 		return err
 	}
 	l.ring()
-	const first, most = 10_000, 10_000_000 // ns between questions to stop
+	const first, most = 10_000, 10_000_000 // ns between calls of stop
 	w, r := l.n.r.w, l.n.r
 	x := word{p: p, c: c, value: value}
 	for interval := int64(first); !x.holds(); interval = min(2*interval, most) {
@@ -151,7 +151,7 @@ func (l *lane) Abandon(h fabric.Handle) {
 	}
 }
 
-// Close leaves what is in flight to itself.
+// Close abandons the operations in flight.
 func (l *lane) Close() error {
 	if l.closed {
 		return nil

@@ -2,7 +2,7 @@
 //
 // A figure of a point is one round's: of another run, of --rounds, or of a comparison with a peer.
 // Whether the figures of both sides differ is said by the Mann-Whitney U test (Mann and Whitney
-// 1947), which asks nothing of their distribution: two-sided, exact for few rounds, with the
+// 1947), which assumes no distribution: two-sided, exact for few rounds, with the
 // correction for ties else. With fewer than MinRounds on a side there is no verdict.
 package compare
 
@@ -145,7 +145,7 @@ var metrics = []struct {
 	{"p99", func(f report.Figures) float64 { return f.P99 }},
 }
 
-// Compare compares figures of the metrics that are asked for: of a latency some of p50, mean and
+// Compare compares figures of the chosen metrics: of a latency some of p50, mean and
 // p99, of a throughput its mean. A change of less than threshold percent is no difference. Neither
 // side may be empty.
 func Compare(older, newer []*report.Series, asked []string, threshold float64) *Result {
@@ -197,7 +197,7 @@ func incomparable(metric string, older, newer []float64) string {
 	return ""
 }
 
-// judge fills in what the figures of both sides say.
+// judge fills in the verdict on the figures of both sides.
 func (r *Row) judge(older, newer []float64, latency bool, threshold float64) {
 	r.P = 1
 	if t, err := mm.MannWhitneyUTest(older, newer, mm.LocationDiffers); err == nil { // else all figures are equal

@@ -142,7 +142,7 @@ func (x *examination) eventRemedy(r memevents.Report, group, missing memevents.C
 
 // userfaultfdRemedy: the restricted mode, which suffices, is open to all users since Linux 5.11
 // (Documentation/ admin-guide/sysctl/vm.rst, unprivileged_userfaultfd); /dev/userfaultfd exists
-// since 6.1 and asks for its file's permissions only. The default profiles of container runtimes
+// since 6.1 and needs its file's permissions only. The default profiles of container runtimes
 // leave userfaultfd out of what they allow, and allow ioctl, which is how the device is used.
 func (x *examination) userfaultfdRemedy(why string) string {
 	container := x.Container(x.env)

@@ -21,8 +21,8 @@ import (
 // (Documentation/ABI/stable/sysfs-class-infiniband).
 const sysInfiniband = "/sys/class/infiniband"
 
-// library looks for libibverbs and its providers without loading them. The devices are asked for
-// later; then it is loaded.
+// library looks for libibverbs and its providers without loading them. A later check lists
+// devices; then it is loaded.
 func (x *examination) library() {
 	if file := x.env(verbs.EnvLibrary); file != "" {
 		if strings.Contains(file, "/") && !x.Exists(file) {
@@ -167,7 +167,7 @@ func (x *examination) isSoftware(name string) bool {
 		strings.Contains(x.Link(sysInfiniband+"/"+name), "/virtual/")
 }
 
-// isPreloaded reports whether the device is that of hack/softverbs, a library in this process.
+// isPreloaded reports whether the device is hack/softverbs, a library in this process.
 func (x *examination) isPreloaded(name string) bool {
 	return x.Text(sysInfiniband+"/"+name+"/hca_type") == "softverbs"
 }
@@ -346,7 +346,7 @@ func brief(reasons []string) []string {
 // headers of RoCEv2 (drivers/infiniband/sw/rxe/rxe_param.h, RXE_MAX_HDR_LENGTH 80, and its like).
 const roceMTU = 4200
 
-// mtu compares what a packet carries with what the port could carry.
+// mtu compares the bytes of a packet with the most that the port could carry.
 func (x *examination) mtu(name string, a verbs.PortAttr, netdev string) {
 	detail := fmt.Sprintf("%s: %s of %s bytes", name, a.ActiveMTU, a.MaxMTU)
 	if netdev != "" {

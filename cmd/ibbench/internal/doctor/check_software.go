@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// rxe is what the kernel has of Soft-RoCE.
+// rxe is the state of Soft-RoCE in the kernel.
 type rxe int
 
 const (

@@ -1,7 +1,7 @@
 // Package doctor finds out what of the conduit works on a machine, and what to
 // do about the rest.
 //
-// Each check yields one line: ok, warn or fail, what was found, and the command
+// Each check yields one line: ok, warn or fail, the finding, and the command
 // that mends it on this distribution. A failure is what keeps a job from
 // running at all. Without RDMA a job still runs over shared memory, hence that
 // is a warning, unless Options.Fabric is "ibv". The exit code is 1 if anything

@@ -11,7 +11,7 @@ import (
 	"github.com/ibconduit/conduit/verbs"
 )
 
-// machine is everything the checks ask. Tests put another in its place.
+// machine is everything that checks look at. Tests put another in its place.
 type machine struct {
 	sysinfo.Root
 	lookup func(name string) (string, bool) // environment

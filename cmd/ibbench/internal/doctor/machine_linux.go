@@ -13,7 +13,7 @@ import (
 	"github.com/ibconduit/conduit/memevents"
 )
 
-// The limits that are asked for.
+// The limits that are looked at.
 const (
 	rlimitMemlock = unix.RLIMIT_MEMLOCK
 )
@@ -43,7 +43,7 @@ func openDevice(path string) error {
 	return err
 }
 
-// tryShare has two ranks meet as those of a host do.
+// tryShare has two ranks meet as ranks of a host do.
 func tryShare() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()

@@ -8,20 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Allowed are the processors that this process may run on.
-func Allowed() (cpus []int, err error) {
-	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		return nil, fmt.Errorf("processors of this process: %w", err)
-	}
-	for c := 0; len(cpus) < set.Count(); c++ {
-		if set.IsSet(c) {
-			cpus = append(cpus, c)
-		}
-	}
-	return cpus, nil
-}
-
 // Pin binds every thread of this process, and those to come, to cpus. Threads
 // started meanwhile inherit the mask of the thread that starts them, hence a second
 // look until no new one is found.

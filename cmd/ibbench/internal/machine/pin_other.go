@@ -14,6 +14,3 @@ func Pin(cpus []int) error {
 	}
 	return fmt.Errorf("pin to processors %v: %w on this system", cpus, errors.ErrUnsupported)
 }
-
-// Allowed is for Linux only.
-func Allowed() ([]int, error) { return nil, errors.ErrUnsupported }

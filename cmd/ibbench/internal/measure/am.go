@@ -55,7 +55,7 @@ func newMessages() *messages {
 	return m
 }
 
-// configure asks for what the plan's messages need. All ranks have the same plan.
+// configure sets the needs of the plan's messages. All ranks have the same plan.
 func (m *messages) configure(cfg *conduit.Config, p *plan.Plan) {
 	need := p.Messages()
 	if need.Endpoints == 0 {
@@ -231,7 +231,7 @@ func (m *messages) audited(ctx context.Context) audit {
 }
 
 // auditMessages gathers what all ranks found. Rank 0 writes it into the series, if there is one:
-// what is not as it should be counts as errors.
+// each fault counts as an error.
 func (s *session) auditMessages(pt plan.Point, series *report.Series) error {
 	var mine audit
 	if s.messages.begun != nil {

@@ -53,7 +53,7 @@ func cacheOf(s plan.CacheSizes) (*cache.Config, error) {
 	return c, err
 }
 
-// CheckCache returns what is wrong with sizes of a cache.
+// CheckCache returns the fault of sizes of a cache.
 func CheckCache(s plan.CacheSizes) error {
 	_, err := cacheOf(s)
 	return err
@@ -70,7 +70,7 @@ type side struct {
 	why    error
 }
 
-// KernelParams are those of a point of Cache.
+// KernelParams are the parameters of a point of Cache.
 func KernelParams(p *plan.Plan, pt plan.Point) bench.Params {
 	return bench.Params{N: int(pt.Size), Steps: pt.Steps, Stride: pt.Walk, Variant: pt.Variant, Seed: p.Seed}
 }
@@ -91,7 +91,7 @@ func kernelBytes(p *plan.Plan) (most int64, err error) {
 	return most, nil
 }
 
-// configureSides has the job be that of the first side.
+// configureSides makes the job the first side.
 func (s *session) configureSides(cfg *conduit.Config) (err error) {
 	names, err := plan.Sides(s.plan.Points[0].Sides)
 	if err != nil {

@@ -21,7 +21,7 @@ func ClockCost() float64 {
 	return stats.Median(costs)
 }
 
-// A sample whose clock costs more than a twentieth of it holds several
+// A sample of which the clock takes more than a twentieth of it holds several
 // operations, so many that the clock costs at most a hundredth.
 const (
 	clockTolerance = 20

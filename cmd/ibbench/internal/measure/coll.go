@@ -161,8 +161,8 @@ func (c *collectives) fill() (verify func() bool, err error) {
 	return nil, fmt.Errorf("operation %q is not measured by coll", c.pt.Op)
 }
 
-// enter tells every rank that this one enters the barrier of the round. Behind the barrier all have
-// said so; some may have entered the next one.
+// enter announces to every rank that this one enters the barrier of the round. Behind the barrier
+// all have said so; some may have entered the next one.
 func (c *collectives) enter() (verify func() bool, err error) {
 	w := c.s.workers[0]
 	for r := range c.s.job.Size() {

@@ -16,7 +16,7 @@
 // word that ends the message the number itself in big-endian order, which is
 // what the receiver waits for; so the word is complete only when the last byte
 // has come. Over verbs the message is one put; like ib_write_lat that relies on
-// the device to write in ascending order. Over shared memory, whose copies have no
+// the device to write in ascending order. Over shared memory, where copies have no
 // order, a message longer than a word is a put of the rest followed by one of
 // the word.
 //
@@ -24,7 +24,7 @@
 //
 // A rank that receives serves its endpoints until the sender's last request of a stretch, which is
 // marked. A stretch of posts ends when the peer has handled all of them. At the end of a point all
-// ranks tell rank 0 what their endpoints counted: requests sent and handled must be as many, and
+// ranks send rank 0 the counts of their endpoints: requests sent and handled must be as many, and
 // none may have met no receive buffer.
 //
 // # Memory

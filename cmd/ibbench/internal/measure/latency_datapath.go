@@ -7,7 +7,7 @@ import (
 	"github.com/ibconduit/conduit"
 )
 
-// op selects what is timed.
+// op selects the operation.
 type op uint8
 
 const (

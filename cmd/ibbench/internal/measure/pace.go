@@ -7,7 +7,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 )
 
-// pace decides how long the next stretch is, from what the last ones took.
+// pace decides how long the next stretch is, from the time of the last ones.
 type pace struct {
 	pt    plan.Point
 	perNS float64 // of a sample
@@ -92,7 +92,7 @@ func (p *pace) most() int64 {
 }
 
 // stream is the only stretch of a throughput, per lane. It is four times the depth at least, since
-// fewer would measure filling and draining, unless that takes twice the time that was asked for.
+// fewer would measure filling and draining, unless that takes twice the duration.
 func (p *pace) stream() int64 {
 	if p.pt.Duration == 0 {
 		return p.pt.Iters

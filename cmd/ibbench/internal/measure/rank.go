@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/ibconduit/conduit"
@@ -17,6 +19,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/plan"
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/report"
 	"github.com/ibconduit/conduit/internal/errtext"
+	"github.com/ibconduit/conduit/metrics"
 )
 
 // Events are what rank 0 has to say. The functions are called from one
@@ -57,7 +60,9 @@ func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Event
 	s.ctx, stop = context.WithCancelCause(ctx)
 	defer stop(nil)
 	go s.watch(stop)
-	if err := s.agree(s.open(env)); err != nil {
+	served, err := s.serve()
+	defer served()
+	if err := s.agree(errors.Join(err, s.open(env))); err != nil {
 		return err
 	}
 	if err := s.openSides(cfg, boot); err != nil {
@@ -71,7 +76,28 @@ func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Event
 	return nil
 }
 
-// config is what the job needs for all points of the plan, but for the bootstrap.
+// serve answers scrapes of rank 0's counters until the returned function is called, if the plan has
+// an address.
+func (s *session) serve() (stop func(), err error) {
+	if s.job.Rank() != 0 || s.plan.Metrics == "" {
+		return func() {}, nil
+	}
+	l, err := net.Listen("tcp", s.plan.Metrics)
+	if err != nil {
+		return func() {}, fmt.Errorf("--metrics: %w", err)
+	}
+	s.out.Line(fmt.Sprintf("metrics at http://%s/metrics", l.Addr()))
+	ctx, cancel := context.WithCancel(s.ctx)
+	var done sync.WaitGroup
+	done.Go(func() {
+		if err := metrics.ServeListener(ctx, l, metrics.NewCollector(s.job)); err != nil && s.ctx.Err() == nil {
+			s.out.Line(fmt.Sprintf("metrics: %v", err))
+		}
+	})
+	return func() { cancel(); done.Wait() }, nil
+}
+
+// config has the needs of the job for all points of the plan, but for the bootstrap.
 func (s *session) config() (cfg conduit.Config, err error) {
 	p := s.plan
 	cfg = conduit.Config{
@@ -131,7 +157,7 @@ func HostEnv(ranks int, network string) *report.Env {
 	return e
 }
 
-// newEnv is what the facts of all ranks say.
+// newEnv is made of the facts of all ranks.
 func newEnv(facts []machine.Facts, launcher string) *report.Env {
 	hosts := make(map[string]bool)
 	for _, f := range facts {
@@ -168,7 +194,7 @@ func (s *session) open(env *report.Env) error {
 	return s.describe(env)
 }
 
-// describe completes the environment of rank 0 by what the job uses.
+// describe completes the environment of rank 0 by the network and device of the job.
 func (s *session) describe(env *report.Env) error {
 	s.env = env
 	s.clockNS = ClockCost()

@@ -8,7 +8,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 )
 
-// samples are those of a measurement that all ranks take together, stretch by stretch.
+// samples are taken by all ranks together, stretch by stretch.
 type samples struct {
 	taken []int64 // ns of each one of the last stretch, on rank 0
 	batch int     // operations of a sample

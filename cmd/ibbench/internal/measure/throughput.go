@@ -115,7 +115,7 @@ func (x *throughput) newStreams() (all []*stream) {
 	return all
 }
 
-// lead warms up and measures in one stretch: what is in flight must not be drained in between.
+// lead warms up and measures in one stretch: operations in flight must not be drained in between.
 func (x *throughput) lead() (*report.Series, error) {
 	p := &pace{pt: x.pt}
 	var done, elapsed int64
@@ -160,7 +160,7 @@ func longest(out []outcome) int64 {
 	return t
 }
 
-// seriesOf adds up what the ranks did at the same time.
+// seriesOf adds up the outcomes of the ranks at the same time.
 func seriesOf(pt plan.Point, out []outcome, parts int) *report.Series {
 	scale := 1.0 // of operations, to the unit of the result
 	if pt.Kind == plan.BW {
@@ -257,7 +257,7 @@ func (me *senders) outcome(n int64) outcome {
 	return o
 }
 
-// finish checks the bytes on every rank that sent, and gathers what was wrong.
+// finish checks the bytes on every rank that sent, and gathers the faults.
 // Rank 0 has announced the end of the point.
 func (x *throughput) finish(series *report.Series) ([]outcome, error) {
 	var mine outcome

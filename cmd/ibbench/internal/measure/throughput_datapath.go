@@ -31,7 +31,7 @@ type stream struct {
 	counts []int   // operations of each part
 }
 
-// run does n operations and returns when all are complete. What is in flight at
+// run does n operations and returns when all are complete. Operations in flight at
 // the end of a part counts for it; only the last part waits.
 func (s *stream) run(n int) error {
 	parts := len(s.counts)

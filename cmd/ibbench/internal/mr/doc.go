@@ -3,7 +3,7 @@
 // what listening for changes of the address space costs the program that makes them (churn).
 //
 // reg needs a device: there is no other registration. hit and churn are the same with a registrar
-// that registers nothing, which is used where there is no device, or when asked for, and always
+// that registers nothing, which is used where there is no device, or with --fake, and always
 // named in the result.
 //
 // The loops that are timed stand in *_datapath.go. They do not allocate, and read the clock once

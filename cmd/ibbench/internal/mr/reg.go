@@ -17,7 +17,7 @@ type cost struct {
 	registration, copy, hit float64
 }
 
-// regPoint times the registration of one range whose pages are there, copying it, and a hit.
+// regPoint times the registration of one populated range, copying it, and a hit.
 func (s *session) regPoint(pt plan.Point, series *report.Series) (err error) {
 	mem, err := mapRanges(1, stride(pt))
 	if err != nil {

@@ -164,7 +164,7 @@ func figures(s *stats.Samples, opsPerSample int) report.Figures {
 	return report.Figures{P50: round(s.Percentile(50)), Mean: round(s.Mean()), P99: round(s.Percentile(99))}
 }
 
-// origin is what the ranges are given to the cache as; they are mapped by C code.
+// origin is the label of the ranges for the cache; C code maps them.
 func origin(pt plan.Point) regcache.Origin {
 	for _, o := range []regcache.Origin{regcache.Any, regcache.GoMapped, regcache.Malloc} {
 		if pt.Origin == o.String() {

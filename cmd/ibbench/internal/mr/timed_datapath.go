@@ -9,7 +9,7 @@ import (
 
 func now() int64 { return measure.Now() }
 
-// access of what is registered.
+// access of a registration.
 const access = regcache.LocalWrite
 
 // registration registers and deregisters a range, and says how long each took.

@@ -22,7 +22,7 @@ func figures(r *report.Result) report.Figures {
 	return report.Figures{P50: r.P["50"], Mean: r.Mean, P99: r.P["99"]}
 }
 
-// judge says which rounds count: those whose figure of the judge is within half of the
+// judge says which rounds count: the ones in which the figure of the judge is within half of the
 // median, which of an even number is the faster one of the two in the middle.
 func judge(rounds []report.Round) []bool {
 	var v []float64
@@ -153,7 +153,7 @@ func medians(rounds []report.Round, side func(report.Round) report.Figures, unit
 	return r
 }
 
-// setRatios sets those of all figures that both sides have.
+// setRatios sets the ratios of all figures that both sides have.
 func setRatios(s *report.Series, rounds []report.Round) {
 	s.SetSpread("ratio.mean", ratios(rounds, func(f report.Figures) float64 { return f.Mean }))
 	if s.Result.Unit == "ns" {

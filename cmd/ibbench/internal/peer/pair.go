@@ -30,7 +30,7 @@ func find(tool string, missing error) (string, error) {
 	return path, nil
 }
 
-// Version is what the tool says of itself. Its exit code is 1 all the same.
+// Version is printed by the tool itself. Its exit code is 1 all the same.
 func Version(ctx context.Context, path string) string {
 	out, _ := exec.CommandContext(ctx, path, "--version").CombinedOutput()
 	if v, ok := strings.CutPrefix(strings.TrimSpace(string(out)), "Version:"); ok {
@@ -53,7 +53,7 @@ type Pair struct {
 // cache in an emulated machine makes that seconds.
 const startTime = 20 * time.Second
 
-// Text measures once, and returns what the client wrote. Both processes have ended when it does.
+// Text measures once, and returns the output of the client. Both processes have ended when it does.
 func (p *Pair) Text(ctx context.Context) (string, error) {
 	// The kernel kills a child when the thread that started it dies
 	// (prctl(2), PR_SET_PDEATHSIG): this one lives until both have ended.

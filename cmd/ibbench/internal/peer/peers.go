@@ -41,13 +41,13 @@ var peers = map[string]program{
 		ucxVersion},
 }
 
-// shortBytes are sent beside a Short, whose one argument has as many.
+// shortBytes are sent beside a Short: its one argument has as many.
 const shortBytes = 8
 
-// bytesOf is the size that a peer is asked for.
+// bytesOf is the size for a peer.
 func bytesOf(pt plan.Point) int64 { return cmp.Or(pt.Size, shortBytes) }
 
-// Timeout is that of a pair of processes.
+// Timeout bounds a pair of processes.
 const Timeout = 3 * time.Minute
 
 // DefaultDepth is how many operations in flight perftest's tools have.

@@ -243,5 +243,5 @@ func (c *Comparison) round(ctx context.Context, all []*contest, oursFirst bool) 
 	return nil
 }
 
-// rounding is that of figures: a tool's digits show no more than ns, bytes or operations.
+// rounding of figures: a tool's digits show no more than ns, bytes or operations.
 func (x *contest) rounding() func(float64) float64 { return report.Rounding(x.point.Batch) }

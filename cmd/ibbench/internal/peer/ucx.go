@@ -48,7 +48,7 @@ func (c *Comparison) ucxTest(pt plan.Point) (t test, ok bool) {
 }
 
 // parseUCX reads the line of the whole run: iterations, then microseconds: median, the average of
-// the last second, and that of all.
+// the last second, and of all.
 func parseUCX(text string, pt plan.Point) (*Output, error) {
 	number := func(field, what string) (float64, error) {
 		v, err := strconv.ParseFloat(field, 64)

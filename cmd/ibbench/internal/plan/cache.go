@@ -9,7 +9,7 @@ import (
 // Cache measures kernels of package bench with and without a cache for remote data, in turns.
 const Cache = "cache"
 
-// Sides of a measurement of Cache: what is measured in turns.
+// Sides of a measurement of Cache, which are measured in turns.
 const (
 	SideOff     = "off"     // no cache
 	SideOn      = "on"      // one of the sizes asked for
@@ -23,7 +23,7 @@ const DefCache = "run"
 // MaxRounds bounds the rounds of Cache.
 const MaxRounds = 10000
 
-// CacheSizes are those of a cache; 0 is the library's default.
+// CacheSizes are the sizes of a cache; 0 is the library's default.
 type CacheSizes struct {
 	Pages    int    `json:"pages,omitempty"`
 	PageSize int    `json:"page_size,omitempty"` // bytes
@@ -47,7 +47,7 @@ func Sides(text string) ([]string, error) {
 	return list, nil
 }
 
-// validateCache returns what is wrong with a point of Cache by itself, but for the parameters of
+// validateCache returns the fault of a point of Cache by itself, but for the parameters of
 // its kernel.
 func (p Point) validateCache() error {
 	if _, err := Sides(p.Sides); err != nil {

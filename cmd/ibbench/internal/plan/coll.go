@@ -19,7 +19,7 @@ var CollOps = []string{Barrier, AllReduce, AllToAll, Bcast}
 // MaxCollBytes bounds a rank's buffer, and what a sample may move of it.
 const MaxCollBytes = 1 << 30
 
-// DefaultLoop is how many operations make a sample of Coll where it is not asked for: so many that
+// DefaultLoop is how many operations make a sample of Coll without --loop: so many that
 // the clock and the barrier in front of it do not count, and a sample of long ones takes some
 // milliseconds. It depends on nothing else than the point, so that both sides of a comparison have
 // the same.
@@ -28,7 +28,7 @@ func DefaultLoop(size int64) int {
 	return int(min(max(bytes/max(size, 1), least), most))
 }
 
-// validateColl returns what is wrong with a point of Coll by itself.
+// validateColl returns the fault of a point of Coll by itself.
 func (p Point) validateColl() error {
 	switch p.Op {
 	case Barrier:
@@ -49,7 +49,7 @@ func (p Point) validateColl() error {
 	return nil
 }
 
-// fitsRanks returns what is wrong with a point of Coll for a number of ranks.
+// fitsRanks returns the fault of a point of Coll for a number of ranks.
 func (p Point) fitsRanks(ranks int) error {
 	if p.Op == AllToAll && p.Size > MaxCollBytes/int64(ranks) {
 		return fmt.Errorf("size %d: %d ranks have more than 1G to exchange each", p.Size, ranks)
@@ -57,8 +57,8 @@ func (p Point) fitsRanks(ranks int) error {
 	return nil
 }
 
-// collBytes is what the plan's points of Coll want of a segment: a word for each rank, by which a
-// barrier is checked.
+// collBytes is the memory of a segment that the plan's points of Coll need: a word for each rank,
+// by which a barrier is checked.
 func (p *Plan) collBytes() int64 {
 	for _, pt := range p.Points {
 		if pt.Kind == Coll {

@@ -1,4 +1,4 @@
-// Package plan says what is to be measured: the points of a sweep, how often,
+// Package plan has the measurements: the points of a sweep, how often,
 // and what must hold of the result. It also reads what users write on a
 // command line: sizes, counts, rates, processor lists, percentiles, assertions.
 //

@@ -11,7 +11,7 @@ import (
 )
 
 // Sizes reads a list of sizes: "8", "8,4K,1M", or ranges of powers of two as
-// "8..1M", whose first and last are always included.
+// "8..1M", with the first and the last always included.
 func Sizes(s string) ([]int64, error) { return sizes(s, "") }
 
 // Payloads reads a list of payloads of active messages: in the form of Sizes, and "short", which is

@@ -37,7 +37,7 @@ const (
 	DefRate = "throughput"
 )
 
-// Plan is what the ranks of one job measure.
+// Plan has the measurements of the ranks of one job.
 type Plan struct {
 	Fabric string `json:"fabric"` // auto, ibv or shm
 	Device string `json:"device,omitempty"`
@@ -45,6 +45,8 @@ type Plan struct {
 	Ranks  int    `json:"ranks"`
 	CPUs   []int  `json:"cpus,omitempty"` // dealt out to the ranks of a host
 	Seed   uint64 `json:"seed,omitempty"` // fills payloads
+
+	Metrics string `json:"metrics,omitempty"` // address where rank 0 serves its counters
 
 	Pct    []float64 `json:"pct"` // percentiles to report, ascending
 	Points []Point   `json:"points"`
@@ -114,7 +116,7 @@ func (p Point) Atomic() bool { return p.Op == AMO || p.Op == CAS }
 // PingPong reports whether both sides take turns.
 func (p Point) PingPong() bool { return p.Kind == Lat && p.Op == Put && !p.Ack }
 
-// Definition says what the point's numbers mean.
+// Definition is the meaning of the point's numbers.
 func (p Point) Definition() string {
 	switch {
 	case p.Kind == Cache:
@@ -144,10 +146,10 @@ func (p Point) Unit() string {
 	return "ns"
 }
 
-// Name is what the point is called in a table: "lat put --ack".
+// Name is the name of the point in a table: "lat put --ack".
 func (p Point) Name() string { return p.Kind + " " + p.OpName() }
 
-// OpName is the operation with what tells it apart from others of its name.
+// OpName is the operation with its distinguishing flags.
 func (p Point) OpName() string {
 	s := p.Op
 	if p.Ack {
@@ -184,7 +186,7 @@ func (p Point) Slots() int {
 func (p Point) Window() int64 { return p.Stride() * int64(p.Slots()) }
 
 // SegmentSize is what a rank's segment must hold: the area that the peer
-// reaches, and as much for what is sent from and read into.
+// reaches, and as much as source and target of copies.
 func (p *Plan) SegmentSize() int64 {
 	var area int64
 	for _, pt := range p.Points {
@@ -208,7 +210,7 @@ func (p *Plan) Lanes() int {
 
 // QueueDepth is the depth that the lanes are opened with, 0 for the library's
 // default: deep enough for every point, and exactly the depth of a plan with
-// one depth, since then the lane itself limits what is in flight.
+// one depth, since then the lane itself limits the operations in flight.
 func (p *Plan) QueueDepth() int {
 	n := 0
 	for _, pt := range p.Points {
@@ -222,7 +224,7 @@ func (p *Plan) QueueDepth() int {
 	return n
 }
 
-// Messages is what the job needs for active messages.
+// Messages are the needs of active messages.
 type Messages struct {
 	Endpoints int // 0: the plan has none
 	Medium    int // bytes of the largest payload
@@ -339,7 +341,7 @@ func (p Point) validate() error {
 	return nil
 }
 
-// validateAM returns what is wrong with a point of active messages by itself.
+// validateAM returns the fault of a point of active messages by itself.
 func (p Point) validateAM() error {
 	lat := p.Kind == Lat
 	switch {

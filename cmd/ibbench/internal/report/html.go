@@ -137,7 +137,7 @@ func (x *Section) bars() []float64 {
 	return all
 }
 
-// Write writes the page as one HTML file that asks for nothing else.
+// Write writes the page as one HTML file that fetches nothing else.
 func (p *Page) Write(w io.Writer) error { return pageTemplate.Execute(w, p) }
 
 var pageTemplate = template.Must(template.New("page").Parse(`<!DOCTYPE html>

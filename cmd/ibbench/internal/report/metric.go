@@ -177,7 +177,7 @@ func (s *Series) section(name string) bool {
 	return false
 }
 
-// asserted finds the metric that an assertion means: of a comparison that of the mean where the
+// asserted finds the metric that an assertion means: of a comparison the mean where the
 // peer has no other, as of throughputs.
 func (s *Series) asserted(metric string) (d declaration, ok bool) {
 	for _, d := range declared {

@@ -59,7 +59,7 @@ var needed = map[string]string{
 	plan.MR: "mr.registrar", plan.Cache: "cache.side", plan.Flow: "flow.arm", KindPerftest: "ratio.mean",
 }
 
-// damage tells of a result that lacks what its kind has, which nothing here looks for.
+// damage finds a result without the metrics of its kind.
 func (s *Series) damage() (err error) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -151,8 +151,8 @@ type Spread struct {
 	Max    float64 `json:"max"`
 }
 
-// Rounding is how figures are rounded whose samples have so many operations: to integers, but for
-// those of operations that are too short to be timed singly.
+// Rounding is how figures of samples of so many operations are rounded: to integers, but for
+// operations that are too short to be timed singly.
 func Rounding(opsPerSample int) func(float64) float64 {
 	if opsPerSample > 1 {
 		return Round3
@@ -184,7 +184,7 @@ func Latency(s *stats.Samples, pct []float64, opsPerSample int) Result {
 // Key names a percentile in Result.P: "99.9".
 func Key(p float64) string { return strconv.FormatFloat(p, 'f', -1, 64) }
 
-// Describe says what was measured, and where.
+// Describe sets the point, and where it was measured.
 func (s *Series) Describe(pt plan.Point, env *Env) {
 	s.Schema, s.Env, s.Plan = Schema, env, pt
 	s.Kind, s.Op, s.Size, s.Definition = pt.Kind, pt.Op, pt.Size, pt.Definition()
@@ -239,7 +239,7 @@ func (s *Series) metric(a plan.Assertion) float64 {
 	return r.P[Key(p)]
 }
 
-// Failed reports whether an assertion does not hold, or what was measured did something wrong.
+// Failed reports whether an assertion does not hold, or an operation did something wrong.
 func (s *Series) Failed() bool {
 	if s.Result.Errors > 0 {
 		return true

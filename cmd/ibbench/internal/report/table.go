@@ -93,8 +93,8 @@ func times(pct []float64, show func(float64) string, unit string) []column {
 		constant("unit", " %-4s", unit))
 }
 
-// columnsOf are the columns of a table, by what was measured. Kinds of
-// earlier versions have those of a latency or a throughput.
+// columnsOf are the columns of a table, by the kind of measurement. Kinds
+// of earlier versions have the ones of a latency or a throughput.
 func columnsOf(s *Series, pct []float64) []column {
 	switch {
 	case s.Kind == plan.MR && s.Op == plan.Churn:
@@ -136,7 +136,7 @@ var churnColumns = []column{
 	constant("unit", " %-5s", "ns"),
 }
 
-// flowColumns have a run a row. The size is a number of what the header says.
+// flowColumns have a run a row. The header says of which things the size is a number.
 func flowColumns(s *Series) []column {
 	time := figure("ms", "%10s", millis, mean)
 	if s.Result.Unit != "ns" {
@@ -261,7 +261,7 @@ func (p *Peer) name() string {
 	return cmp.Or(map[string]string{"ucx": "UCX", "mpi": "OSU"}[p.Peer], "perftest")
 }
 
-// streamColumns are those of bandwidths and rates.
+// streamColumns are the columns of bandwidths and rates.
 func streamColumns(s *Series) []column {
 	all := []column{sizeColumn, depths, lanes}
 	if s.Op == plan.AM {

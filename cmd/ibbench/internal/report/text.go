@@ -197,7 +197,7 @@ func definition(s *Series) string {
 	return s.Definition + ": request and reply, to be set against 2 x ib_send_lat"
 }
 
-// notes gathers what the series and their environments have to say, once each.
+// notes gathers the notes of series and environments, once each.
 func notes(all []*Series) (out []string) {
 	seen := make(map[string]bool)
 	add := func(n string) {

@@ -25,7 +25,7 @@ func (s *Series) shown(v float64) string {
 	return text
 }
 
-// shownUnit is that of figures for people, of a unit of results.
+// shownUnit is the unit of figures for people, of a unit of results.
 func shownUnit(unit string) string {
 	_, shown := Shown(0, unit)
 	return shown

@@ -7,7 +7,7 @@ import (
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Bounds of what is kept.
+// Bounds of kept samples.
 const (
 	maxExact  = 1 << 22        // samples kept as they are: 32 MiB
 	sigDigits = 3              // of the histogram
@@ -51,7 +51,7 @@ func (s *Samples) Add(raw int64) {
 		s.exact = append(s.exact, raw)
 		s.sorted = false
 	}
-	// RecordValue refuses only what is above maxValue.
+	// RecordValue refuses only values above maxValue.
 	_ = s.hist.RecordValue(min(int64(float64(raw)*s.perOp+0.5), maxValue))
 }
 
@@ -114,7 +114,7 @@ func Median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// MedianInterval is an interval that holds the median of what the figures are a sample of with a
+// MedianInterval is an interval that holds the median of the sampled distribution with a
 // probability of 95 % at least: between two of them, by the binomial distribution of how many lie
 // below it (Conover, Practical Nonparametric Statistics, 3.2). Fewer than 6 figures have none. It
 // reorders them.

@@ -28,7 +28,7 @@ const (
 // RankMain is the whole life of a rank. It returns an exit code.
 func RankMain() int { return Life(play) }
 
-// Life is that of a rank that this program has started, which does what play does: it ends with a
+// Life is all of a rank that this program has started, which does what play does: it ends with a
 // signal, and says why it has failed unless another rank does.
 func Life(play func(ctx context.Context) (rank int, err error)) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
