@@ -161,14 +161,6 @@ func (io streams) alone(ctx context.Context, why string) error {
 	return errors.Join(usageError{fmt.Errorf("%s; run it without a launcher", why)}, boot.Close())
 }
 
-// quietly leaves the message to another rank.
-func quietly(err error) error {
-	if errors.Is(err, measure.ErrElsewhere) {
-		return codeError(exitSetup)
-	}
-	return err
-}
-
 // start measures with ranks of our own on this machine.
 func start(ctx context.Context, p *plan.Plan, t *terminal, events measure.Events) error {
 	why, err := settle(p)

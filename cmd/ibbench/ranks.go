@@ -91,3 +91,11 @@ func playRank(ctx context.Context) (rank int, err error) {
 	}
 	return boot.Rank(), measure.Rank(ctx, boot, p, events)
 }
+
+// quietly leaves the message to another rank.
+func quietly(err error) error {
+	if errors.Is(err, measure.ErrElsewhere) {
+		return codeError(exitSetup)
+	}
+	return err
+}
