@@ -54,8 +54,7 @@ type common struct {
 	rounds int
 }
 
-// timing are the flags that say how long to measure. With pointers a 0 differs from a flag that
-// was left out: it is refused.
+// timing are the flags for how long to measure. With pointers a 0, which is refused, is not none.
 type timing struct {
 	Iters       *int64         `placeholder:"N" help:"Samples, or operations per lane, of each point. Default: as many as fit into --duration."`
 	Duration    *time.Duration `placeholder:"D" help:"Time for each point, as 10s. Default: 1s without --iters. With both, what ends first."`

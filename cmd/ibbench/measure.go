@@ -171,8 +171,7 @@ func start(ctx context.Context, p *plan.Plan, t *terminal, events measure.Events
 	return startRanks(ctx, p, events)
 }
 
-// settle turns the fabric of the plan into one that this machine has, and says
-// why it is that one.
+// settle turns the fabric of the plan into one that this machine has, and says why it is that one.
 func settle(p *plan.Plan) (why string, err error) {
 	if p.Fabric == "shm" {
 		return "asked for", nil

@@ -42,7 +42,7 @@ type target struct {
 	Host string `arg:"" optional:"" help:"A host where ibbench serve runs, as node2 or node2:18516. Default: ranks of a launcher, or on this machine."`
 }
 
-// between tells the operation from the host: either may be left out.
+// between sorts operation and host: either may be left out.
 func (t *target) between(op *string, ops ...string) error {
 	if slices.Contains(ops, *op) {
 		return nil

@@ -36,8 +36,8 @@ var (
 		"hack/twohosts": 2, "internal/bench": 31, "internal/fabric/sim": 12, "internal/fencecheck": 30,
 	}
 	longYet = map[string]int{
-		".": 14, "cache": 1, "cmd/ibbench": 71, "cmd/ibbench/internal/doctor": 16,
-		"cmd/ibbench/internal/measure": 3, "cmd/ibbench/internal/mr": 7, "cmd/ibbench/internal/peer": 3,
+		".": 14, "cache": 1, "cmd/ibbench": 70, "cmd/ibbench/internal/doctor": 16,
+		"cmd/ibbench/internal/measure": 1, "cmd/ibbench/internal/mr": 7, "cmd/ibbench/internal/peer": 3,
 		"cmd/ibbench/internal/report": 6, "cmd/ibrun": 12, "flow": 1, "hack/crowd": 8, "hack/softroce": 4,
 		"hack/softroce/cmd/vm": 4, "hack/softroce/internal/image": 6, "hack/softroce/internal/qemu": 2,
 		"hack/softverbs/device": 43, "internal/bench": 1, "internal/fencecheck": 2,

@@ -10,8 +10,7 @@ import (
 	"github.com/ibconduit/conduit/internal/sysinfo"
 )
 
-// defaultSegment is what a rank maps by default
-// (conduit.Config.SegmentSize).
+// defaultSegment is what a rank maps by default (conduit.Config.SegmentSize).
 const defaultSegment = 64 << 20
 
 func (x *examination) system() {

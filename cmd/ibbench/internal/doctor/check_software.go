@@ -48,8 +48,7 @@ func (x *examination) softwareRemedy() string {
 // hasApt: the VM takes its kernel from the distribution, by apt.
 func (x *examination) hasApt() bool { return x.Distro().Is("debian", "ubuntu") }
 
-// software looks for ways to RDMA without hardware, where there is no device
-// that works.
+// software looks for ways to RDMA without hardware, where there is no device that works.
 func (x *examination) software() {
 	if x.usable != "" {
 		return

@@ -6,8 +6,7 @@ import (
 	"github.com/ibconduit/conduit/cmd/ibbench/internal/stats"
 )
 
-// ClockCost is what one reading of the clock takes in ns, the median of a few
-// averages.
+// ClockCost is what one reading of the clock takes in ns, the median of a few averages.
 func ClockCost() float64 {
 	const runs, reads = 9, 1000
 	var costs []float64

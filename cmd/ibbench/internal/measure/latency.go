@@ -55,10 +55,10 @@ func (s *session) newLatency(pt plan.Point, a areas, peer int) *latency {
 	size := uint64(pt.Size)
 	end := (size + 7) &^ 7 // messages end with an aligned word
 	l := &latency{
-		ctx: s.ctx, w: s.workers[0], size: size, samples: samples{batch: 1, fixed: pt.Depth > 1 || pt.PerSecond > 0}, t: s.stamps,
-		begin: a.remote + end - size, mark: a.remote + end - 8, mask: ^uint64(0),
-		src:  s.local[end-size : end],
-		word: conduit.At[uint64](peer, a.remote+end-8),
+		ctx: s.ctx, w: s.workers[0], size: size, t: s.stamps,
+		samples: samples{batch: 1, fixed: pt.Depth > 1 || pt.PerSecond > 0},
+		begin:   a.remote + end - size, mark: a.remote + end - 8, mask: ^uint64(0),
+		src: s.local[end-size : end], word: conduit.At[uint64](peer, a.remote+end-8),
 	}
 	if size < 8 {
 		l.mask = 1<<(8*size) - 1

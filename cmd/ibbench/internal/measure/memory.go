@@ -54,8 +54,7 @@ func (s *session) expected(a areas, rank int) []byte {
 	return b
 }
 
-// differ counts the slots, one operation's bytes each, that are not as they
-// should be.
+// differ counts the slots, one operation's bytes each, that are not as they should be.
 func differ(got, want []byte, stride, size int64) (n int64) {
 	for at := int64(0); at+size <= int64(len(want)); at += stride {
 		if string(got[at:at+size]) != string(want[at:at+size]) {

@@ -22,8 +22,7 @@ import (
 	"github.com/ibconduit/conduit/metrics"
 )
 
-// Events are what rank 0 has to say. The functions are called from one
-// goroutine.
+// Events are what rank 0 has to say. The functions are called from one goroutine.
 type Events struct {
 	Progress func(text string) // what is going on
 	Line     func(text string) // what should stay to be read
@@ -33,8 +32,7 @@ type Events struct {
 // maxStretch bounds the samples between two broadcasts.
 const maxStretch = 1 << 18
 
-// Rank takes part in measuring the plan, and closes boot. Only rank 0 calls
-// back.
+// Rank takes part in measuring the plan, and closes boot. Only rank 0 calls back.
 func Rank(ctx context.Context, boot bootstrap.Bootstrap, p *plan.Plan, out Events) (err error) {
 	if p.Ranks != boot.Size() {
 		return errors.Join(fmt.Errorf("the plan is for %s, the job has %d", errtext.Count(p.Ranks, "rank"), boot.Size()),

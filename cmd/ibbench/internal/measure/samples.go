@@ -104,20 +104,22 @@ func (x *samples) choose(s *session, pt plan.Point, p *pace) {
 }
 
 func (x *samples) notes(pt plan.Point, all *stats.Samples, done int64, parts []report.Interval) (notes []string) {
+	note := func(format string, args ...any) {
+		notes = append(notes, fmt.Sprintf("%s at size %d: ", pt.Name(), pt.Size)+fmt.Sprintf(format, args...))
+	}
 	if x.batch > 1 && !x.fixed {
-		notes = append(notes, fmt.Sprintf("%s at size %d: %d operations per sample, since one is too short for the clock; the tail is averaged", pt.Name(), pt.Size, x.batch))
+		note("%d operations per sample, since one is too short for the clock; the tail is averaged", x.batch)
 	}
 	if !all.Exact() {
-		notes = append(notes, fmt.Sprintf("%s at size %d: percentiles of %d samples come from the histogram, three digits",
-			pt.Name(), pt.Size, all.Count()))
+		note("percentiles of %d samples come from the histogram, three digits", all.Count())
 	}
 	if pt.PerSecond > 0 {
 		var took int64
 		for _, p := range parts {
 			took += p.ElapsedNS
 		}
-		notes = append(notes, fmt.Sprintf("%s at size %d: open loop at %.0f/s, %.0f/s achieved; times count from when each operation was due (coordinated omission corrected)",
-			pt.Name(), pt.Size, pt.PerSecond, float64(done)/float64(max(took, 1))*1e9))
+		note("open loop at %.0f/s, %.0f/s achieved; times count from when each operation was due (coordinated "+
+			"omission corrected)", pt.PerSecond, float64(done)/float64(max(took, 1))*1e9)
 	}
 	return notes
 }

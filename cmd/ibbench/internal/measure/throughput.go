@@ -196,8 +196,7 @@ func seriesOf(pt plan.Point, out []outcome, parts int) *report.Series {
 
 func round(v float64) float64 { return float64(int64(v + 0.5)) }
 
-// send runs a stretch of n operations per lane and gathers all ranks'
-// outcomes.
+// send runs a stretch of n operations per lane and gathers all ranks' outcomes.
 func (x *throughput) send(n int64) ([]outcome, error) {
 	var mine outcome
 	if x.me != nil {

@@ -164,8 +164,7 @@ func (x *process) listens(ctx context.Context, port int) error {
 	}
 }
 
-// listening looks for a socket in state 0A, TCP_LISTEN (proc(5), and
-// include/net/tcp_states.h).
+// listening looks for a socket in state 0A, TCP_LISTEN (proc(5), and include/net/tcp_states.h).
 func listening(table string, port int) bool {
 	b, err := os.ReadFile(table)
 	if err != nil {

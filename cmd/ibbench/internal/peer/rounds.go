@@ -14,8 +14,7 @@ import (
 	"github.com/ibconduit/conduit/internal/errtext"
 )
 
-// Ours measures all points once, with ranks of ours, and returns a series for
-// each.
+// Ours measures all points once, with ranks of ours, and returns a series for each.
 type Ours func(ctx context.Context, p *plan.Plan) ([]*report.Series, error)
 
 // Comparison says what to compare.
@@ -198,8 +197,7 @@ func (x *contest) programs() []*contest {
 	return []*contest{x, x.ucx}
 }
 
-// round measures everything once on both sides and records it if all of it
-// succeeded.
+// round measures everything once on both sides and records it if all of it succeeded.
 func (c *Comparison) round(ctx context.Context, all []*contest, oursFirst bool) error {
 	var ours []*report.Series
 	var theirs map[*contest]*Output

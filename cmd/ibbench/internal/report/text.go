@@ -124,8 +124,7 @@ func (d *Device) title() string {
 	return name
 }
 
-// header is the line above a table: operation, fabric, device, from -> to, MTU,
-// depth, definition.
+// header is the line above a table: operation, fabric, device, from -> to, MTU, depth, definition.
 func header(s *Series) string {
 	e := s.Env
 	parts := []string{s.Kind + " " + s.Plan.OpName(), "fabric " + e.Fabric}
