@@ -92,16 +92,11 @@ func (h *Handler) admit(ctx context.Context, op string, v Via, rank int, p *Payl
 	if l == nil {
 		return nil, h.failed(op, rank, ErrNoEndpoint)
 	}
-	return l, h.admitTo(ctx, op, v, l, rank, p, args)
-}
-
-// admitTo is admit for a request with a known endpoint.
-func (h *Handler) admitTo(ctx context.Context, op string, v Via, l *Endpoint, rank int, p *Payload,
-	args []uint64) error {
-	if err := h.check(op, l, rank, p, args); err != nil || l.core.cfg.Fencer == nil {
-		return err
+	err := h.check(op, l, rank, p, args)
+	if err == nil && l.core.cfg.Fencer != nil {
+		err = h.order(ctx, op, v, l, rank, p)
 	}
-	return h.order(ctx, op, v, l, rank, p)
+	return l, err
 }
 
 // check refuses a request that is not in order.

@@ -128,7 +128,11 @@ func (p *Prepared) ready(ctx context.Context, args []uint64) error {
 	if ctx != NoWait && ctx.Err() != nil {
 		return p.h.failed("commit", p.rank, context.Cause(ctx))
 	}
-	return p.h.admitTo(ctx, "commit", p.v, p.l, p.rank, &Payload{}, args)
+	err := p.h.check("commit", p.l, p.rank, &Payload{}, args)
+	if err == nil && p.l.core.cfg.Fencer != nil {
+		err = p.h.order(ctx, "commit", p.v, p.l, p.rank, &Payload{})
+	}
+	return err
 }
 
 // Commit sends the message like Post. Whatever it returns, the Prepared has ended, but with
